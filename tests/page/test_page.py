@@ -1,6 +1,7 @@
 """The page around its panels: language, theme, keyboard, errors, the key; its texts stay text, requests stay here."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,20 +96,23 @@ def test_the_keyboard_reaches_everything_in_order(opened: Open) -> None:
     expect(page.locator("#pair-first")).to_be_focused()
 
 
-def test_a_refused_request_shows_the_services_error(opened: Open, bundled: httpx.Client) -> None:
+@pytest.mark.parametrize(("panel", "path"), [("pair", "/nsp"), ("surprise", "/score")])
+def test_a_refused_request_shows_the_services_error(opened: Open, bundled: httpx.Client, panel: str, path: str) -> None:
     shown = opened()
-    shown.open("pair")
+    shown.open(panel)
     shown.assert_settled()
     long = "word " * 600
-    refused = bundled.post("/nsp", json={"inputs": {"text": "a", "text_pair": long}})
+    inputs = {"text": "a", "text_pair": long} if panel == "pair" else ["a", long]
+    refused = bundled.post(path, json={"inputs": inputs})
     assert refused.status_code == 422
-    shown.page.locator("#pair-first").fill("a")
-    shown.page.locator("#pair-second").fill(long)
-    shown.page.locator("#pair-second").press("Enter")
+    error = refused.json()["error"]
+    shown.page.locator(f"#{panel}-first").fill("a")
+    shown.page.locator(f"#{panel}-second").fill(long)
+    shown.page.locator(f"#{panel}-second").press("Enter")
     card = shown.page.get_by_role("alert").locator("visible=true")
     expect(card).to_contain_text("A text is too long for this model")
-    expect(card).to_contain_text(refused.json()["error"])
-    expect(card).to_contain_text("422 too_long")
+    expect(card).to_contain_text(error if isinstance(error, str) else error["message"])  # /score's shape is vLLM's
+    expect(card).to_contain_text("422 too_long · request ")
     run, alert = (shown.page.locator(one).bounding_box() for one in (".primary:visible", ".error:visible"))
     assert run
     assert alert
@@ -116,6 +120,11 @@ def test_a_refused_request_shows_the_services_error(opened: Open, bundled: httpx
     assert {"422" in one for one in shown.reports} == {True}  # the browser's own report of the status
     shown.reports.clear()
     shown.assert_accessible()
+    with shown.page.expect_request(f"**{path}") as request:
+        shown.page.get_by_label("Cut long texts").locator("visible=true").check()
+    assert request.value.post_data_json == {"inputs": inputs, "truncate": True}
+    shown.assert_settled()
+    shown.reports.clear()
 
 
 def test_a_busy_service_is_asked_again_after_a_countdown(opened: Open) -> None:
@@ -206,20 +215,22 @@ def test_the_page_says_what_the_model_is(opened: Open, bundled: httpx.Client) ->
 
 
 def test_the_page_of_another_model_is_one_choice_away(opened: Open, exported: Callable[..., Artifact]) -> None:
-    named = " ".join(f"{name}={exported(name).root}" for name in ("sample", "roberta"))
+    models = {"sample": "sample", "roberta": "roberta", "org/roberta": "roberta"}
+    named = " ".join(f"{name}={exported(model).root}" for name, model in models.items())
     with ServiceProcess({"BERT_MODELS": named}) as process, httpx.Client(base_url=process.url) as server:
         shown = opened(server=server)
         shown.open("similar")
         shown.assert_settled()
         choice = shown.page.locator("#model")
-        for name in ("roberta", "sample"):
+        for name in ("org/roberta", "roberta", "org/roberta", "sample"):
             choice.select_option(name)
-            shown.page.wait_for_url(f"**/models/{name}/#similar")
+            shown.page.wait_for_url(f"{shown.url}/models/{name}/#similar")
             expect(choice).to_have_value(name)
             shown.assert_settled()
         shown.assert_accessible()
-        shown.page.goto(f"{shown.url}/models/roberta")  # its links are relative to a path that ends with /
-        expect(choice).to_have_value("roberta")
+        for name in ("roberta", "org/roberta"):
+            shown.page.goto(f"{shown.url}/models/{name}")  # its links are relative to a path that ends with /
+            expect(choice).to_have_value(name)
         shown.page.goto("about:blank")  # before its service ends
 
 
@@ -250,18 +261,61 @@ def test_an_empty_text_is_asked_for_and_not_sent(opened: Open) -> None:
 
 def test_a_loading_model_is_waited_for(opened: Open) -> None:
     shown = opened()
-    answers = [{"mask_token": None}, None]
+    loading = {"error": "the model is loading", "code": "loading"}
+    answers: list[dict[str, Any]] = [{"json": {"mask_token": None}}, {"json": loading, "status": 503}, {}]
 
     def answer(route: Any) -> None:
         found = answers.pop(0)
-        route.continue_() if found is None else route.fulfill(json=found)
+        route.fulfill(**found) if found else route.continue_()
 
     shown.page.route("**/info", answer)
     shown.page.clock.install()
     shown.page.goto(shown.url)
-    expect(shown.page.get_by_role("status")).to_have_text("The model is loading …")
-    shown.page.clock.run_for(1000)
+    for left in (2, 1):
+        expect(shown.page.get_by_role("status")).to_have_text("The model is loading …")
+        assert len(answers) == left
+        shown.page.clock.run_for(1000)
     expect(shown.page.locator(".tabs a")).to_have_count(6)
+    shown.reports.clear()  # the browser's own report of the status
+
+
+def test_a_model_without_a_mask_token_has_its_panels(opened: Open, classifier: httpx.Client) -> None:
+    shown = opened(server=classifier)
+    info = classifier.get("/info").json() | {"mask_token": ""}
+    shown.page.route("**/info", lambda route: route.fulfill(json=info))
+    shown.page.goto(shown.url)
+    expect(shown.page.locator(".tabs a")).to_have_text(["Labels", "Similarity", "Look inside", "Status"])
+    shown.assert_settled()
+
+
+def test_what_is_pressed_does_not_take_the_focus_with_it(opened: Open, with_key: httpx.Client) -> None:
+    shown = opened()
+    page, focus = shown.page, shown.page.locator(":focus")
+    shown.open("mask")
+    page.locator("#mask-text").fill("A cat has four legs and a long tail.")
+    page.locator(".word", has_text="legs").press("Enter")
+    expect(page.locator(".candidate-word").first).to_contain_text("legs")
+    expect(focus).to_have_attribute("aria-label", "Mask 1: bring legs back")
+    focus.press("Enter")
+    expect(focus).to_have_attribute("aria-label", "Hide legs")
+    focus.press("Enter")
+    page.locator(".candidate").nth(1).press("Enter")
+    expect(page.locator(".empty:visible")).to_have_text("Every mask is filled.")
+    expect(focus).to_have_attribute("aria-label", re.compile("^Hide "))
+    assert f"four {focus.inner_text()} and" in page.locator("#mask-text").input_value()
+    page.locator("#mask-text").fill("A cat has four [MASK] and a long [MASK].")
+    page.locator("#mask-joint").check()
+    page.locator(".candidate.joint").first.press("Enter")
+    expect(focus).to_have_attribute("aria-label", re.compile("^Hide "))
+    shown.open("inside")
+    page.locator(".request button", has_text="/tokenize").press("Enter")
+    expect(focus).to_have_text("/tokenize")
+
+    shown = opened(server=with_key)
+    shown.open("pair")
+    shown.page.locator("#key").fill(KEY)
+    shown.page.locator("#key").press("Enter")
+    expect(shown.page.locator("#content")).to_be_focused()
 
 
 def test_texts_of_users_stay_text(opened: Open) -> None:

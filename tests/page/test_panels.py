@@ -1,14 +1,18 @@
 """Each panel's main action against the real service, in both languages, on a desk and on a phone, light and dark."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 
 import httpx
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
+from packbert.model_export.export import export
+from tests import multi_vectors
 from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.page.browser import VIEWS, Shown, View, show
@@ -60,34 +64,91 @@ def test_words_are_hidden_filled_and_compared(shown: Shown, view: View) -> None:
     page.locator("#mask-text").fill(view.choose("A cat has four legs and a long [MASK].", "请把你的名[MASK]写在这里。"))
     page.locator("#mask-targets").fill(view.choose("river, tail", "河，字"))
     page.locator("#mask-targets").press("Enter")
-    expect(page.locator(".candidate-word").first).to_have_text(view.choose("tail", "字"))
-    expect(page.locator(".candidate")).to_have_count(2)
+    expect(page.locator(".candidate-word")).to_have_text(
+        [re.compile(one) for one in view.choose("tail river", "字 河").split()]
+    )
 
 
-@in_all_views
-def test_a_hidden_word_that_is_no_candidate_has_its_rank(shown: Shown, view: View, bundled: httpx.Client) -> None:
+def fill(shown: Shown, text: str, *, targets: str = "") -> None:
+    """The text and the compared words, in a panel without an example."""
     shown.open("mask")
-    page = shown.page
-    page.locator("#mask-targets").fill("")
-    page.locator("#mask-text").fill(view.choose("He sat on the old river.", "他坐在茶上。"))
-    page.locator(".word", has_text=view.choose("river", "茶")).click()
-    own = page.locator(".own")
-    expect(own.locator(".badge")).to_have_text(re.compile(view.choose(r"rank \d+", r"第 \d+ 位")))
-    text, word = page.locator("#mask-text").input_value(), view.choose("river", "茶")
-    (scored,) = bundled.post("/fill-mask", json={"inputs": text, "targets": word}).json()
-    share = float(own.locator(".figure").inner_text().rstrip(" %").lstrip("< "))
-    assert share == pytest.approx(100 * scored["score"], abs=0.06)
+    shown.page.locator("#mask-targets").fill(targets)
+    shown.page.locator("#mask-text").fill(text)
+
+
+def badges(shown: Shown, word: str) -> Locator:
+    """Those of a candidate."""
+    return shown.page.locator(".candidate-word").get_by_text(re.compile(f"^{word}")).locator(".badge")
+
+
+@pytest.mark.parametrize("view", VIEWS[::3], ids=str)
+def test_hidden_and_compared_words_have_their_rank(shown: Shown, view: View, bundled: httpx.Client) -> None:
+    page, word = shown.page, view.choose("sand", "沙")
+    text = view.choose("He drinks a cup of {} every morning.", "他每天早上喝一杯{}。")
+    fill(shown, text.format(word))
+    page.locator(".word", has_text=word).click()
+    ranked = bundled.post("/fill-mask", json={"inputs": text.format("[MASK]"), "top_k": 1000}).json()
+    rank = [one["token_str"] for one in ranked].index(word) + 1
+    assert rank > 200
+    own = [view.choose("hidden word", "原词"), view.choose(f"rank {rank}", f"第 {rank} 位")]
+    expect(badges(shown, word)).to_have_text(own)
+    third = ranked[2]["token_str"].title()
+    fill(shown, text.format("[MASK]"), targets=f"{word}, Unbelievable, {third}")
+    expect(page.locator(".candidate .badge")).to_have_text(
+        [view.choose("rank 3", "第 3 位"), *own, view.choose("after rank 1,000", "第 1,000 位以后")]
+    )
+    expect(badges(shown, third)).to_have_count(1)  # as it was written
     shown.assert_accessible()
+
+
+def test_a_word_of_several_pieces_is_not_on_the_scale_of_others(opened: Open, bundled: httpx.Client) -> None:
+    shown, text = opened(), "I {} know what to say."
+    (scored,) = bundled.post("/fill-mask", json={"inputs": text.format("[MASK]"), "targets": "don't"}).json()
+    joint = bundled.post("/fill-mask", json={"inputs": text.format("[MASK]" * 3), "joint": True, "top_k": 10}).json()
+    pieces = [one["pieces"] for one in joint]
+    rank = pieces.index(scored["pieces"]) + 1
+    share = 100 * math.exp(scored["log_probability"])
+    fill(shown, text.format("don't"))
+    shown.page.locator(".word", has_text="don't").click()
+    expect(badges(shown, "don't")).to_have_text(["hidden word", f"rank {rank}"])
+    for targets, others in (("", 5), ("always, don't", 1)):
+        fill(shown, text.format("[MASK]"), targets=targets)
+        expect(badges(shown, "don't").last).to_have_text(f"rank {rank}")
+        row = shown.page.locator(".candidate").last
+        expect(row.locator(".figure")).to_have_text(f"{share:.1f}".removesuffix(".0") + " % if the place has 3 pieces")
+        expect(row.locator(".bar")).to_have_count(0)
+        expect(shown.page.locator(".candidate .bar")).to_have_count(others)
+
+
+@in_two_views
+def test_a_candidate_of_another_script_is_behind_a_switch(opened: Open, view: View) -> None:
+    shown = opened(view)
+    words = view.choose("tea, 茶, coffee", "茶, tea, 水").split(", ")
+    found = [{"score": 0.2, "token": n, "token_str": word, "sequence": word} for n, word in enumerate(words)]
+    shown.page.route(
+        "**/fill-mask", lambda route: route.fulfill(json=[] if "targets" in route.request.post_data else found)
+    )
+    for panel in ("mask", "surprise"):
+        shown.open(panel)
+        lists = shown.page.locator(f"#panel-{panel} .card div:has(> .bars)")
+        expect(lists.first.locator("> .bars > li")).to_have_count(2)
+        expect(lists.first.get_by_text(words[1], exact=True)).to_be_hidden()
+        lists.first.locator("summary").click()
+        expect(lists.first.get_by_text(words[1], exact=True)).to_be_visible()
+        shown.assert_accessible()
 
 
 @in_all_views
 def test_all_masks_are_filled_together(shown: Shown, view: View, bundled: httpx.Client) -> None:
-    shown.open("mask")
     page = shown.page
-    text = view.choose("He was born in [MASK] and died in [MASK].", "他在[MASK]学学习历[MASK]。")
-    page.locator("#mask-text").fill(text)
+    parts = view.choose(
+        "He was born in |[MASK] [MASK]| and died in |[MASK]|.", "他在|[MASK][MASK]|学习历|[MASK]|。"
+    ).split("|")
+    fill(shown, "".join(parts))
     page.locator("#mask-joint").check()
-    expected = [one["sequence"] for one in bundled.post("/fill-mask", json={"inputs": text, "joint": True}).json()]
+    found = bundled.post("/fill-mask", json={"inputs": "".join(parts), "joint": True}).json()
+    texts = [[text.replace(" ", view.choose(" ", "")) for text in one["texts"]] for one in found]
+    expected = [parts[0] + first + parts[2] + second + parts[4] for first, second in texts]
     expect(page.locator(".candidate.joint .candidate-word")).to_have_text(expected)
     shown.assert_accessible()
     page.locator(".candidate.joint").first.click()
@@ -107,10 +168,22 @@ def test_words_are_coloured_by_their_surprise(shown: Shown, view: View, bundled:
     words = [len({token["word"] for token in one["tokens"]}) for one in scored]
     expect(page.locator("#panel-surprise .surprising")).to_have_count(sum(words))
     expect(page.locator("#panel-surprise .surprising[aria-pressed=true]")).to_have_count(2)
-    expect(page.locator("#panel-surprise .candidates .bars")).to_have_count(2)  # what each text expected
+    expect(page.locator("#panel-surprise .candidates .badge")).to_have_count(2)  # what each text expected
     page.locator("#panel-surprise .surprising").first.click()
     expect(page.locator("#panel-surprise .result .bars").first).to_be_visible()
     shown.assert_accessible()
+
+
+def test_what_was_expected_for_a_word_of_several_pieces(opened: Open, bundled: httpx.Client) -> None:
+    shown = opened()
+    shown.open("surprise")
+    shown.page.locator("#surprise-first").fill("A hairdresser came.")
+    shown.page.locator("#surprise-second").fill("")
+    body = {"inputs": "A [MASK][MASK][MASK][MASK] came.", "joint": True}
+    texts = [text for one in bundled.post("/fill-mask", json=body).json() for text in one["texts"]]
+    shown.page.locator(".surprising", has_text="hairdresser").click()
+    expect(shown.page.locator("#panel-surprise .card .bars li")).to_have_text(texts)
+    expect(shown.page.locator("#panel-surprise .card .badge")).to_have_text("after rank 10")
 
 
 @in_all_views
@@ -210,8 +283,12 @@ def test_a_tagger_colours_its_entities(opened: Open, view: View, tagger: httpx.C
     shown.page.locator("#tags-text").press("Enter")
     tags = tagger.post("/tag", json={"inputs": text, "aggregation_strategy": "simple"}).json()
     assert tags
-    marks = [text[one["start"] : one["end"]] + one["entity_group"] for one in tags]
+    words = [text[one["start"] : one["end"]] for one in tags]
+    marks = [word + one["entity_group"] for word, one in zip(words, tags, strict=True)]
     expect(shown.page.locator("mark")).to_have_text(marks)
+    expect(shown.page.locator(".entity > span:first-child")).to_have_text(
+        [f"{word} {one['entity_group']}" for word, one in zip(words, tags, strict=True)]
+    )
     classes = {one["entity_group"] for one in tags}
     colours = shown.page.locator("mark").evaluate_all("marks => new Set(marks.map((one) => one.className)).size")
     assert colours == len(classes)
@@ -245,13 +322,26 @@ def test_attention_is_drawn_between_the_tokens(opened: Open, view: View, bundled
 
 
 @in_two_views
-def test_attention_opens_on_a_case_that_shows_something(opened: Open, view: View) -> None:
+def test_each_example_of_attention_shows_something(opened: Open, view: View) -> None:
     shown = opened(view)
     shown.open("inside")
     page = shown.page
-    if view.language == "en":
-        expect(page.locator(".attention .from [aria-pressed=true]")).to_have_text("it")
-        expect(page.locator(".attention .to li", has_text="dog").locator(".figure")).to_have_text(re.compile(r"^\d\d"))
+    examples = page.locator("#panel-inside .example")
+    expect(examples).to_have_count(4 if view.language == "en" else 3)
+    for example in examples.all():
+        with page.expect_response("**/attention"):
+            example.click()
+        shown.assert_settled(".result:has(.attention)")
+        held = page.locator(".attention .from button").evaluate_all(
+            "all => all.findIndex((one) => one.getAttribute('aria-pressed') === 'true')"
+        )
+        read = page.locator(".attention .to li").all_inner_texts()
+        weights = [float(text.split("\n")[1].rstrip(" %")) if "%" in text else 0 for text in read]
+        most = weights.index(max(weights))
+        assert weights[most] > 30
+        assert held >= 0
+        assert most != held
+        assert not read[most].startswith(("[CLS]", "[SEP]"))
     page.locator(".attention .from li").nth(1).hover()
     expect(page.locator(".attention .to .figure", has_text="%").first).to_be_visible()
     page.locator(".attention .from button").nth(2).click()
@@ -299,17 +389,74 @@ def test_choices_are_ranked(opened: Open, view: View, of_choices: httpx.Client) 
     shown.assert_accessible()
 
 
-@in_two_views
-def test_texts_are_reranked(opened: Open, view: View, cross_encoder: httpx.Client) -> None:
-    shown = opened(view, cross_encoder)
+@pytest.fixture(scope="module")
+def kinds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], httpx.Client]:
+    """A service with a model of a kind: the name of a fixture, or of a golden checkpoint of ColBERT or BGE-M3."""
+
+    @cache
+    def of_kind(name: str) -> httpx.Client:
+        if name not in multi_vectors.NAMES:
+            found: httpx.Client = request.getfixturevalue(name)
+            return found
+        folder = tmp_path_factory.mktemp(name)
+        export(multi_vectors.checkpoint(name, folder / "checkpoint"), folder / "artifact")
+        serve: Serve = request.getfixturevalue("serve")
+        return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
+
+    return of_kind
+
+
+@pytest.mark.parametrize("kind", ["cross_encoder", "stanford", "bge-m3"])
+def test_texts_are_reranked(opened: Open, kind: str, kinds: Callable[[str], httpx.Client]) -> None:
+    server = kinds(kind)
+    shown = opened(server=server)
     shown.open("rerank")
-    shown.page.locator("#rerank-query").fill("the cat")
-    shown.page.locator("#rerank-lines").fill("a dog\nthe mat\nit rains")
     texts = ["a dog", "the mat", "it rains"]
-    ranked = cross_encoder.post("/rerank", json={"query": "the cat", "texts": texts}).json()
-    names = shown.page.locator("#panel-rerank .share > span:first-child")
-    expect(names).to_have_text([texts[one["index"]] for one in ranked])
+    shown.page.locator("#rerank-query").fill("the cat")
+    shown.page.locator("#rerank-lines").fill("\n".join(texts))
+    ranked = server.post("/rerank", json={"query": "the cat", "texts": texts}).json()
+    rows = shown.page.locator("#panel-rerank .share")
+    expect(rows.locator("> span:first-child")).to_have_text([texts[one["index"]] for one in ranked])
+    expect(rows.locator(".figure")).to_have_text([f"{one['score']:.3g}" for one in ranked])
     shown.assert_accessible()
+    shares = """import('./page/panel.js').then((found) =>
+        [...found.scoreList('rerank.result', [['a', 3], ['b', -1], ['c', -5]], false).querySelectorAll('.bar > span')]
+            .map((one) => Number(one.style.getPropertyValue('--share'))))"""
+    assert shown.page.evaluate(shares) == [1, 0.5, 0]  # logits: the lowest has the shortest bar
+
+
+KINDS = [
+    "bundled",
+    "classifier",
+    "tagger",
+    "entailment",
+    "of_choices",
+    "of_questions",
+    "cross_encoder",
+    "stanford",
+    "bge-m3",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_panel_of_a_model_opens_in_both_languages(
+    opened: Open, kind: str, kinds: Callable[[str], httpx.Client]
+) -> None:
+    shown = opened(server=kinds(kind))
+    page = shown.page
+    page.goto(shown.url)
+    expect(page.locator(".tabs a").first).to_be_visible()
+    for name in page.locator(".tabs a").evaluate_all("links => links.map((one) => one.hash.slice(1))"):
+        shown.open(name)
+        for _ in ("en", "zh"):
+            settled = page.locator(f"#panel-{name} [aria-busy=false]")
+            expect(settled.first).to_be_visible()
+            expect(page.locator(f"#panel-{name} [aria-busy=true]")).to_have_count(0)
+            page.wait_for_load_state("networkidle")
+            assert re.findall("NaN|undefined|object Object", page.locator(f"#panel-{name}").inner_text()) == []
+            expect(page.locator(f"#panel-{name} .error")).to_have_count(0)
+            page.locator("#language").click()
+    assert page.locator(".tabs a[href='#similar']").count() == (kind != "stanford")  # its texts have many vectors
 
 
 @in_two_views

@@ -71,9 +71,11 @@ async function send(path, request) {
   return { value, text, stages: parseTiming(response.headers.get("server-timing") ?? ""), milliseconds };
 }
 
+/** The error of a response. /score nests its message and code, as vLLM does. */
 function errorOf(response, value) {
-  const { error = response.statusText, code = "", request_id: id = "" } = typeof value === "object" ? value : {};
-  return new RequestError(response.status, code, error, id, response.headers.get("retry-after") ?? "");
+  const { error: stated, request_id: id = "", ...more } = typeof value === "object" ? value : {};
+  const { message = response.statusText, code = "" } = typeof stated === "object" ? stated : { ...more, message: stated };
+  return new RequestError(response.status, code, message, id, response.headers.get("retry-after") ?? "");
 }
 
 /** @param {string} header such as `queue;dur=0.1, forward;dur=2` @returns {[string, number][]} */

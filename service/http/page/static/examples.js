@@ -65,17 +65,17 @@ export const SIMILAR = {
   ],
 };
 
-export const INSIDE = {
+export const INSIDE = { // with a head of the bundled model, and the word whose row shows what it reads: the last of its spelling
   en: [
-    ["the dog when it is old", "", { layer: 4, head: 2, word: "it" }],
-    ["My dog is cute.", "He likes playing."],
-    ["The unbelievable hairdresser misunderstood everything.", ""],
-    ["The animal did not cross the street because it was too tired.", ""],
+    ["the dog when it is old", "", { layer: 6, head: 12, word: "it" }],
+    ["My dog is cute.", "He likes playing.", { layer: 3, head: 2, word: "is" }],
+    ["The unbelievable hairdresser misunderstood everything.", "", { layer: 1, head: 6, word: "##st" }],
+    ["The animal did not cross the street because it was too tired.", "", { layer: 6, head: 12, word: "it" }],
   ],
   zh: [
-    ["我的狗很可爱。", "它喜欢玩。"],
-    ["北京大学在北京。", ""],
-    ["他没有来，因为他太累了。", ""],
+    ["我的狗很可爱。", "它喜欢玩。", { layer: 6, head: 12, word: "它" }],
+    ["北京大学在北京。", "", { layer: 6, head: 6, word: "京" }],
+    ["他没有来，因为他太累了。", "", { layer: 3, head: 5, word: "他" }],
   ],
 };
 

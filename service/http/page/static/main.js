@@ -24,14 +24,14 @@ const AGAIN_MILLISECONDS = 1000; // until /info is read again while the model lo
 const PANELS = [
   ["labels", ({ heads, labels }) => heads.includes("labels") && labels.length > 1, makeLabels],
   ["zero_shot", ({ labels }) => labels?.some((one) => /^entail/i.test(one)), makeZeroShot],
-  ["rerank", ({ heads, labels }) => heads.includes("labels") && labels.length === 1, makeRerank],
+  ["rerank", ({ rerank }) => rerank, makeRerank],
   ["tags", ({ heads }) => heads.includes("tags"), makeTags],
   ["answer", ({ heads }) => heads.includes("spans"), makeAnswer],
   ["choose", ({ heads }) => heads.includes("choices"), makeChoose],
   ["mask", ({ heads }) => heads.includes("fill_mask"), makeFillMask],
   ["surprise", ({ heads }) => heads.includes("fill_mask"), makeSurprise],
   ["pair", ({ heads }) => heads.includes("pair"), makePair],
-  ["similar", () => true, makeSimilar],
+  ["similar", ({ pooling }) => pooling !== "multi", makeSimilar], // multi: several vectors for a text, which Reranking compares
   ["inside", () => true, makeInside],
   ["status", () => true, makeStatus],
 ];
@@ -54,7 +54,7 @@ function makeTop() {
 
 async function start() {
   document.body.append(h("a", { class: "skip", href: "#content", t: "page.skip", on: { click: skip } }), makeTop(), keyBar.element, content);
-  content.append(h("p", { class: "empty", role: "status", t: "page.loading" }));
+  say("page.loading");
   const info = await readInfo();
   content.replaceChildren();
   showModel(info);
@@ -71,6 +71,11 @@ async function start() {
   show();
 }
 
+/** Shows a sentence in place of the panels. */
+function say(key) {
+  content.replaceChildren(h("p", { class: "empty", role: "status", t: key }));
+}
+
 function skip(event) {
   event.preventDefault();
   content.focus();
@@ -81,10 +86,10 @@ async function readInfo() {
   for (;;) {
     try {
       const { value } = await get("/info");
-      if (value.mask_token) return value;
-      content.replaceChildren(h("p", { class: "empty", role: "status", t: "page.loading" }));
-    } catch {
-      content.replaceChildren(h("p", { class: "empty", role: "status", t: "page.unreachable" }));
+      if (typeof value.mask_token === "string") return value; // null while the model loads, empty if it has none
+      say("page.loading");
+    } catch ({ status }) {
+      say(status === 503 ? "page.loading" : "page.unreachable");
     }
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MILLISECONDS));
   }
@@ -92,7 +97,8 @@ async function readInfo() {
 
 /** Opens the page of another model, which is below its own path, with the same panel. */
 function makeModelChoice(name, names) {
-  const root = location.pathname.endsWith(`/models/${name}/`) ? "../../" : "";
+  const own = `models/${name}/`;
+  const root = location.pathname.endsWith(`/${own}`) ? own.replace(/[^/]+/g, "..") : "";
   const options = names.map((one) => h("option", { value: one, selected: one === name }, one));
   const choose = ({ target }) => location.assign(new URL(`${root}models/${target.value}/#${shown}`, document.baseURI));
   return h("select", { id: "model", label: "page.model.choice", on: { change: choose } }, ...options);
@@ -160,6 +166,7 @@ function makeKeyBar() {
     setKey(input.value.trim());
     input.value = "";
     element.hidden = true;
+    content.focus();
     return open();
   };
   const element = h("form", { class: "key", label: "key.title", hidden: true, on: { submit: use } }, h("div", {},

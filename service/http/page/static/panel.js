@@ -87,7 +87,7 @@ export class Runner {
 }
 
 /** The error in the page's language by its code, the service's own sentence below it. @param {RequestError} error */
-function errorCard({ status, code, message, requestId }, key) {
+export function errorCard({ status, code, message, requestId }, key) {
   const general = status === 0 ? "error.unreachable" : status >= 500 && status !== 501 ? "error.failed" : "error.title";
   const title = key ?? (hasText(`code.${code}`) ? `code.${code}` : general);
   return h("div", { class: "error", role: "alert" }, h("p", { class: "error-title", t: title }),
@@ -148,6 +148,11 @@ export class Frame {
     this.whenShown(this.run);
   }
 
+  /** The fields of a request whose long texts are cut. @returns {{truncate?: boolean}} */
+  get truncation() {
+    return this.fields.get("truncate").checked ? { truncate: true } : {};
+  }
+
   submit() {
     clearTimeout(this.#typing);
     this.whenShown(this.run);
@@ -194,15 +199,14 @@ export function runButton() {
   return h("button", { class: "primary", t: "page.run" });
 }
 
+/** The button, and the choice to cut long texts. @param {string} name of the panel */
+export function runControls(name) {
+  return h("div", { class: "run" }, checkBox("page.truncate", `${name}-truncate`), runButton());
+}
+
 /** A box to tick. @param {string} key of its text */
 export function checkBox(key, id) {
   return h("label", { class: "check" }, h("input", { type: "checkbox", id }), h("span", { t: key }));
-}
-
-/** How a request says that long texts are cut. @returns {{element: HTMLElement, field: () => {truncate?: boolean}}} */
-export function truncateSwitch(id) {
-  const element = checkBox("page.truncate", id);
-  return { element, field: () => (element.firstChild.checked ? { truncate: true } : {}) };
 }
 
 /** The title of a panel and what it is for. @param {string} name */
@@ -232,12 +236,13 @@ export function makeExamples(examples, write, choose, read) {
 
 /**
  * Names with their scores, as bars.
- * @param {string} title @param {[string, number][]} scores @param {boolean} isShare whether each is between 0 and 1
+ * @param {string} title @param {[string, number][]} scores @param {boolean} isShare whether each is a probability
  */
 export function scoreList(title, scores, isShare) {
-  const most = Math.max(...scores.map(([, score]) => Math.abs(score)), 1e-12);
+  const values = scores.map(([, score]) => score);
+  const [low, most] = [Math.min(...values, 0), Math.max(...values, 1e-12)];
   const rows = scores.map(([name, score], i) => h("li", { class: "share" }, h("span", {}, name),
-    bar(isShare ? score : Math.abs(score) / most, i ? "" : "yes"),
-    h("span", { class: "figure" }, isShare ? percent(score) : number(score))));
+    bar(isShare ? score : (score - low) / (most - low), i ? "" : "yes"),
+    h("span", { class: "figure" }, isShare ? percent(score) : number(score, { maximumSignificantDigits: 3 }))));
   return h("div", { class: "card" }, h("h2", { t: title }), h("ol", { class: "bars" }, ...rows));
 }

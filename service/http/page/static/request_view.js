@@ -40,6 +40,8 @@ export class RequestView {
     const others = isFurther ? this.requests.filter((one) => one.path !== path) : [];
     const request = { path, body, answer: null };
     this.requests = [...others, request];
+    this.routes.hidden = this.requests.length < 2;
+    this.routes.replaceChildren(...this.requests.map((one) => button({}, () => this.#choose(one), one.path)));
     this.#choose(request);
   }
 
@@ -52,9 +54,7 @@ export class RequestView {
 
   #choose(request) {
     this.shown = request;
-    this.routes.hidden = this.requests.length < 2;
-    this.routes.replaceChildren(...this.requests.map((one) =>
-      button({ "aria-pressed": String(one === request) }, () => this.#choose(one), one.path)));
+    [...this.routes.children].forEach((one, i) => one.setAttribute("aria-pressed", String(this.requests[i] === request)));
     this.#writeCode();
     this.time.replaceChildren();
     this.answer.textContent = "";

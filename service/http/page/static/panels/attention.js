@@ -33,8 +33,8 @@ export class Attention {
     return this.chosen.value && head < this.matrices.length ? head : null;
   }
 
-  /** What the next run opens on. @param {{layer: number, head: number, word: string}} [focus] counted from 1 */
-  focus({ layer = 1, head = "", word = null } = {}) {
+  /** What the next run opens on. @param {{layer: number, head: number, word: string}} focus counted from 1 */
+  focus({ layer, head, word }) {
     if (this.layer.querySelector(`option[value="${layer - 1}"]`)) this.layer.value = String(layer - 1);
     this.chosen.value = String(head);
     this.word = word;
@@ -65,7 +65,7 @@ export class Attention {
       this.mean = isRollout ? value.attention : meanOf(this.matrices);
       this.drawing = h("div", { class: "attention" });
       this.heads = h("div", { class: "heads", role: "group", label: "attention.heads" }, ...this.#headButtons());
-      const held = this.pieces.findIndex(({ text }) => text === this.word);
+      const held = this.pieces.findLastIndex(({ text }) => text === this.word);
       this.token = held >= 0 ? held : null;
       this.word = null;
       this.#choose(this.head);

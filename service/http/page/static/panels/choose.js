@@ -2,7 +2,7 @@
 
 import { field, h, splitLines, textArea } from "../dom.js";
 import { CHOICES } from "../examples.js";
-import { Frame, makeExamples, runButton, scoreList } from "../panel.js";
+import { Frame, makeExamples, runControls, scoreList } from "../panel.js";
 
 /** @returns {import("../panel.js").Panel} */
 export function makeChoose() {
@@ -13,12 +13,12 @@ export function makeChoose() {
     frame.whenShown(run);
   }, () => prompt.value);
   const frame = new Frame("choose", run, field("choose.prompt", prompt), field("choose.lines", lines),
-    h("div", { class: "fields" }, runButton()), examples);
+    h("div", { class: "fields" }, runControls("choose")), examples);
 
   function run() {
     const choices = splitLines(lines.value);
     if (!prompt.value.trim() || choices.length < 2) return frame.runner.say("choose.empty");
-    return frame.runner.run("/choose", { prompt: prompt.value, choices }, (found) =>
+    return frame.runner.run("/choose", { prompt: prompt.value, choices, ...frame.truncation }, (found) =>
       [scoreList("choose.result", found.map(({ choice, score }) => [choice, score]), true)]);
   }
 

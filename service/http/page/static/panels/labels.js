@@ -2,7 +2,7 @@
 
 import { field, h, textArea } from "../dom.js";
 import { LABELS } from "../examples.js";
-import { Frame, makeExamples, runButton, scoreList } from "../panel.js";
+import { Frame, makeExamples, runControls, scoreList } from "../panel.js";
 
 /** @param {any} info of the model @returns {import("../panel.js").Panel} */
 export function makeLabels(info) {
@@ -13,12 +13,12 @@ export function makeLabels(info) {
     frame.whenShown(run);
   }, () => first.value);
   const frame = new Frame("labels", run, field("labels.text", first), field("labels.pair", second),
-    h("div", { class: "fields" }, runButton()), examples);
+    h("div", { class: "fields" }, runControls("labels")), examples);
 
   function run() {
     if (!first.value.trim()) return frame.runner.say("labels.empty");
     const inputs = second.value.trim() ? { text: first.value, text_pair: second.value } : first.value;
-    return frame.runner.run("/predict", { inputs }, (labels) =>
+    return frame.runner.run("/predict", { inputs, ...frame.truncation }, (labels) =>
       [scoreList("labels.result", labels.map(({ label, score }) => [label, score]), info.label_scores !== "none")]);
   }
 

@@ -3,7 +3,7 @@
 import { bar } from "../charts.js";
 import { button, field, h, textArea } from "../dom.js";
 import { PAIRS } from "../examples.js";
-import { Frame, makeExamples, runButton } from "../panel.js";
+import { Frame, makeExamples, runControls } from "../panel.js";
 import { percent } from "../texts.js";
 
 /** @param {any} info of the model @returns {import("../panel.js").Panel} */
@@ -14,7 +14,7 @@ export function makePair(info) {
     () => `${first.value} → ${second.value}`);
   const frame = new Frame("pair", run, h("div", { class: "pair" },
     field("pair.first", first, { class: "field first" }), field("pair.second", second, { class: "field second" })),
-  h("div", { class: "fields" }, button({ class: "quiet", t: "pair.swap" }, () => fill(second.value, first.value)), runButton()),
+  h("div", { class: "fields" }, button({ class: "quiet", t: "pair.swap" }, () => fill(second.value, first.value)), runControls("pair")),
   examples);
 
   function fill(a, b) {
@@ -24,7 +24,7 @@ export function makePair(info) {
 
   function run() {
     if (!first.value.trim() || !second.value.trim()) return frame.runner.say("pair.empty");
-    const body = { inputs: { text: first.value, text_pair: second.value } };
+    const body = { inputs: { text: first.value, text_pair: second.value }, ...frame.truncation };
     return frame.runner.run("/nsp", body, (value) => [verdict(value, info.pair_labels)]);
   }
 

@@ -1,8 +1,8 @@
-/** Reranking: texts by their relevance to a query, by a cross-encoder. */
+/** Reranking: texts by their relevance to a query, by a cross-encoder, ColBERT or BGE-M3. */
 
 import { field, h, splitLines, textArea } from "../dom.js";
 import { SIMILAR } from "../examples.js";
-import { Frame, makeExamples, runButton, scoreList } from "../panel.js";
+import { Frame, makeExamples, runControls, scoreList } from "../panel.js";
 
 /** @returns {import("../panel.js").Panel} */
 export function makeRerank() {
@@ -13,13 +13,13 @@ export function makeRerank() {
     frame.whenShown(run);
   }, () => query.value);
   const frame = new Frame("rerank", run, field("rerank.query", query), field("similar.lines", lines),
-    h("div", { class: "fields" }, runButton()), examples);
+    h("div", { class: "fields" }, runControls("rerank")), examples);
 
   function run() {
     const texts = splitLines(lines.value);
     if (!query.value.trim() || !texts.length) return frame.runner.say("rerank.empty");
-    return frame.runner.run("/rerank", { query: query.value.trim(), texts }, (ranked) =>
-      [scoreList("rerank.result", ranked.map(({ index, score }) => [texts[index], score]), true)]);
+    return frame.runner.run("/rerank", { query: query.value.trim(), texts, ...frame.truncation }, (ranked) =>
+      [scoreList("rerank.result", ranked.map(({ index, score }) => [texts[index], score]), false)]);
   }
 
   return frame;

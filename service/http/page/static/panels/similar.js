@@ -3,7 +3,7 @@
 import { scatter } from "../charts.js";
 import { field, h, select, splitLines, textArea } from "../dom.js";
 import { SIMILAR } from "../examples.js";
-import { Frame, makeExamples, runButton } from "../panel.js";
+import { Frame, makeExamples, runControls } from "../panel.js";
 import { number, percent } from "../texts.js";
 import { cosine, project } from "../vectors.js";
 
@@ -17,7 +17,7 @@ export function makeSimilar(info) {
   const pooling = select([["", ["similar.default", { pooling: info.pooling }]], ...poolings], () => frame.whenShown(run), { id: "similar-pooling" });
   const examples = makeExamples(SIMILAR, ({ name }) => name, fill, () => nameOf(query.value, lines.value));
   const frame = new Frame("similar", run, field("similar.query", query), field("similar.lines", lines),
-    h("div", { class: "fields" }, field("similar.pooling", pooling), runButton()), examples);
+    h("div", { class: "fields" }, field("similar.pooling", pooling), runControls("similar")), examples);
 
   function fill(example) {
     query.value = example.query;
@@ -32,7 +32,7 @@ export function makeSimilar(info) {
       return frame.runner.say(["similar.many", { count: number(texts.length), most: MOST_LINES }]);
     }
     const inputs = [query.value.trim(), ...texts];
-    const body = { inputs, normalize: true, ...(pooling.value && { pooling: pooling.value }) };
+    const body = { inputs, normalize: true, ...(pooling.value && { pooling: pooling.value }), ...frame.truncation };
     return frame.runner.run("/embed", body, (vectors) => showNeighbours(inputs, vectors));
   }
 

@@ -1,17 +1,17 @@
 /** How surprising: each word of a text, or of two, coloured by its probability given the others. */
 
-import { RequestError, post } from "../api.js";
+import { RequestError } from "../api.js";
 import { bar } from "../charts.js";
 import { button, field, h, setStyle, textArea } from "../dom.js";
 import { SURPRISES } from "../examples.js";
-import { Frame, makeExamples, runButton } from "../panel.js";
+import { Frame, errorCard, makeExamples, runControls } from "../panel.js";
 import { codePoints, number, percent } from "../texts.js";
-import { RANKS, isWord } from "../tokens.js";
+import { askPlace, candidateRows, plain, rankBadge } from "../tokens.js";
 
 const MOST_BITS = 16; // the deepest colour
 const CANDIDATES = 5;
 
-/** @typedef {{start: number, stop: number, bits: number, pieces: number}} Word characters (code points), surprise */
+/** @typedef {{start: number, stop: number, bits: number, spelled: string[]}} Word characters (code points), surprise, pieces */
 
 /** @param {any} info of the model @returns {import("../panel.js").Panel} */
 export function makeSurprise(info) {
@@ -23,14 +23,14 @@ export function makeSurprise(info) {
   }, () => [first.value, second.value].filter(Boolean).join(" / "));
   const frame = new Frame("surprise", run, h("div", { class: "pair" },
     field("surprise.first", first, { class: "field first" }), field("surprise.second", second, { class: "field second" })),
-  h("div", { class: "fields" }, runButton()), examples);
+  h("div", { class: "fields" }, runControls("surprise")), examples);
   /** @type {WeakMap<HTMLElement, AbortController>} the last request about a word, of each text */
   const asked = new WeakMap();
 
   function run() {
     const inputs = [first.value, second.value].filter((one) => one.trim());
     if (!inputs.length) return frame.runner.say("surprise.empty");
-    return frame.runner.run("/score", { inputs }, (value) => {
+    return frame.runner.run("/score", { inputs, ...frame.truncation }, (value) => {
       const cards = [value].flat().map((scored, i) => showText(inputs[i], scored));
       return [h("div", { class: "candidates" }, ...cards)];
     });
@@ -64,24 +64,26 @@ export function makeSurprise(info) {
   }
 
   /** What the model expects in the place of a word, and the word's own rank there. */
-  async function explain(slice, { start, stop, bits, pieces }, place) {
+  async function explain(slice, { start, stop, bits, spelled }, place) {
     asked.get(place)?.abort();
     const running = new AbortController();
     asked.set(place, running);
-    const word = slice(start, stop);
-    const heading = h("h3", { t: ["surprise.expected", { word, share: percent(2 ** -bits) }] });
-    const inputs = [slice(0, start), ...Array(pieces).fill(info.mask_token), slice(stop)].join("");
+    const [before, word, pieces, share] = [slice(0, start), slice(start, stop), spelled.length, 2 ** -bits];
+    const heading = h("h3", { t: ["surprise.expected", { word, share: percent(share) }] });
+    const inputs = before + info.mask_token.repeat(pieces) + slice(stop);
     try {
-      const { value } = await post("/fill-mask", { inputs, top_k: RANKS }, running.signal);
-      const list = pieces === 1 ? value : [];
-      const rank = list.findIndex((one) => isWord(one, word)) + 1;
-      const rows = list.slice(0, CANDIDATES).map(({ token_str: one, score }) => h("li", { class: "share" }, h("span", {}, one.trim()),
-        bar(score, "mask"), h("span", { class: "figure" }, percent(score))));
-      place.replaceChildren(heading, h("p", { class: "muted small", t: pieces > 1 ? ["surprise.pieces", { pieces }]
-        : rank ? ["mask.rank", { rank }] : ["mask.rank.below", { rank: RANKS }] }), h("ol", { class: "bars" }, ...rows));
+      const found = await askPlace({ inputs, ...frame.truncation }, pieces, info, running.signal);
+      const nth = before.split(info.mask_token).length - 1; // a text may have masks of its own
+      const list = Array.isArray(found[0]) ? found[nth] : found;
+      const best = list.slice(0, CANDIDATES).map(({ token_str: one, texts, score }) => ({ word: plain(one ?? texts[nth]), score }));
+      const row = (one) => (pieces > 1 ? h("li", {}, one.word) : h("li", { class: "share" }, h("span", {}, one.word),
+        bar(one.score, "mask"), h("span", { class: "figure" }, percent(one.score))));
+      place.replaceChildren(heading, h("p", { class: "muted small" }, rankBadge(list, { share, pieces, spelled }), " ",
+        pieces > 1 && h("span", { t: ["surprise.pieces", { pieces }] })), candidateRows(best, slice(0), row));
     } catch (error) {
-      if (error.name !== "AbortError" && !(error instanceof RequestError)) throw error;
-      if (error.name !== "AbortError") place.replaceChildren(heading);
+      if (error.name === "AbortError") return;
+      if (!(error instanceof RequestError)) throw error;
+      place.replaceChildren(heading, errorCard(error));
     }
   }
 
@@ -92,11 +94,11 @@ export function makeSurprise(info) {
 function wordsOf(tokens) {
   const words = [];
   let last = null;
-  for (const { word, start, stop, log_probability: log } of tokens) {
+  for (const { word, start, stop, piece, log_probability: log } of tokens) {
     if (words.length && word !== null && word === last) {
       const own = words.at(-1);
-      Object.assign(own, { stop, bits: own.bits - log / Math.LN2, pieces: own.pieces + 1 });
-    } else words.push({ start, stop, bits: -log / Math.LN2, pieces: 1 });
+      Object.assign(own, { stop, bits: own.bits - log / Math.LN2, spelled: [...own.spelled, piece] });
+    } else words.push({ start, stop, bits: -log / Math.LN2, spelled: [piece] });
     last = word;
   }
   return words;

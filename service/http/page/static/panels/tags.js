@@ -3,7 +3,7 @@
 import { bar } from "../charts.js";
 import { field, h, select, textArea } from "../dom.js";
 import { TAGS } from "../examples.js";
-import { Frame, makeExamples, runButton } from "../panel.js";
+import { Frame, makeExamples, runControls } from "../panel.js";
 import { codePoints, percent } from "../texts.js";
 
 const STRATEGIES = ["simple", "first", "average", "max"];
@@ -19,14 +19,14 @@ export function makeTags(info) {
     frame.whenShown(run);
   }, () => area.value);
   const frame = new Frame("tags", run, field("tags.text", area),
-    h("div", { class: "fields" }, field("tags.strategy", strategy), runButton()), examples);
+    h("div", { class: "fields" }, field("tags.strategy", strategy), runControls("tags")), examples);
   const colourOf = (group) => `entity-${Math.max(0, groups.indexOf(group)) % COLOURS}`;
 
   function run() {
     const inputs = area.value;
     if (!inputs.trim()) return frame.runner.say("tags.empty");
-    const body = { inputs, aggregation_strategy: strategy.value };
-    return frame.runner.run("/tag", body, (tags) => [showText(inputs, tags), tags.length ? showList(tags) : null]);
+    const body = { inputs, aggregation_strategy: strategy.value, ...frame.truncation };
+    return frame.runner.run("/tag", body, (tags) => [showText(inputs, tags), tags.length ? showList(inputs, tags) : null]);
   }
 
   function showText(text, tags) {
@@ -42,9 +42,10 @@ export function makeTags(info) {
       tags.length === 0 && h("p", { class: "muted", t: "tags.none" }));
   }
 
-  function showList(tags) {
-    const rows = tags.map(({ entity_group: group, word, score }) => h("li", { class: "share entity" },
-      h("span", {}, h("span", { class: `swatch ${colourOf(group)}`, "aria-hidden": "true" }), `${word} `,
+  function showList(text, tags) {
+    const slice = codePoints(text);
+    const rows = tags.map(({ entity_group: group, start, end, score }) => h("li", { class: "share entity" },
+      h("span", {}, h("span", { class: `swatch ${colourOf(group)}`, "aria-hidden": "true" }), `${slice(start, end)} `,
         h("span", { class: "muted" }, group)), bar(score), h("span", { class: "figure" }, percent(score))));
     return h("div", { class: "card" }, h("h2", { t: "tags.list" }), h("ol", { class: "bars" }, ...rows));
   }

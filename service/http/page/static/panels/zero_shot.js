@@ -2,7 +2,7 @@
 
 import { field, h, splitWords, textArea } from "../dom.js";
 import { ZERO_SHOT } from "../examples.js";
-import { Frame, checkBox, makeExamples, runButton, scoreList } from "../panel.js";
+import { Frame, checkBox, makeExamples, runControls, scoreList } from "../panel.js";
 
 /** @returns {import("../panel.js").Panel} */
 export function makeZeroShot() {
@@ -14,12 +14,12 @@ export function makeZeroShot() {
     frame.whenShown(run);
   }, () => area.value);
   const frame = new Frame("zero_shot", run, field("zero_shot.text", area), h("div", { class: "fields" },
-    field("zero_shot.labels", labels, { class: "field wide" }), several, runButton()), examples);
+    field("zero_shot.labels", labels, { class: "field wide" }), several, runControls("zero_shot")), examples);
 
   function run() {
     const names = splitWords(labels.value);
     if (!area.value.trim() || !names.length) return frame.runner.say("zero_shot.empty");
-    const body = { inputs: area.value, candidate_labels: names, multi_label: several.firstChild.checked };
+    const body = { inputs: area.value, candidate_labels: names, multi_label: several.firstChild.checked, ...frame.truncation };
     return frame.runner.run("/predict", body, (found) =>
       [scoreList("labels.result", found.labels.map((label, i) => [label, found.scores[i]]), true)]);
   }
