@@ -47,6 +47,7 @@ def take_panel(shown: Shown, panel: str) -> bytes:
     expect(shown.page.locator(".panel:not([hidden]) [aria-busy=false]").first).to_be_attached()
     expect(shown.page.locator(".panel:not([hidden]) [aria-busy=true]")).to_have_count(0)
     expect(shown.page.locator(".request code:visible")).to_have_count(0 if panel == "status" else 1)
+    shown.page.locator("h1:visible, .attention:visible").last.scroll_into_view_if_needed()
     return screenshot(shown)
 
 
