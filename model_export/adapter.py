@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,8 @@ class Adapter:
         """What the classifier classifies: "labels", "tags" or ""."""
         return HEADS.get(str(self.config.get("task_type")), "")
 
-    def merge(self, weights: Weights, prefix: str) -> Weights:
-        """The `weights` of the base, whose encoder's names may have the `prefix`, with those of the adapter.
+    def merge(self, weights: Weights, prefixes: Sequence[str]) -> Weights:
+        """The `weights` of the base, whose encoder's names may have one of `prefixes`, with those of the adapter.
 
         Raises ExportError where the adapter holds something that is not merged, or is not of this base.
         """
@@ -80,8 +80,8 @@ class Adapter:
 
         def find(name: str) -> str:
             """The base's name of a weight; empty where it has none."""
-            candidates = (name, f"{prefix}{name}", name.removeprefix(prefix))
-            return next((one for one in candidates if one in weights), "")
+            other = [one for prefix in prefixes for one in (f"{prefix}{name}", name.removeprefix(prefix))]
+            return next((one for one in (name, *other) if one in weights), "")
 
         for name, weight in stored.items():
             found = LORA.fullmatch(name)
@@ -95,9 +95,8 @@ class Adapter:
                     stored.get(f"{name[: found.start('side')]}B{name[found.end('side') :]}"),
                 )
                 if not (target := find(f"{module}.weight")) or other is None:
-                    raise ExportError(
-                        f"{self.folder} adapts {module}, which its base does not have: give another --base"
-                    )
+                    missing = f"{self.folder} adapts {module}, which its base does not have"
+                    raise ExportError(f"{missing}: give another --base, or {WAY_OUT}")
                 scale = self._scale(module, weight.shape[0])
                 merged[target] = self._add(target, weights[target], (other, weight), scale, bool(found["table"]))
         return merged

@@ -29,7 +29,7 @@ from packbert.model_export.graph.states import build_attention, declare_states, 
 from packbert.model_export.labels import Classifier, classifier_of
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.sentence import SentenceModel
-from packbert.model_export.token_model import embedding_model
+from packbert.model_export.token_model import embedding_model, sides
 from packbert.model_export.tokenizer import TokenizerFiles
 from packbert.model_export.tokenizer_check import ModelBounds, why_unusable
 from packbert.model_export.verification.reference import Reference
@@ -178,10 +178,11 @@ def _check_all_used(checkpoint: Checkpoint) -> None:
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
     """Raises ExportError where the tokenizer cannot serve the model.
 
-    That is: a masked-LM head has no mask token, the padding token has a position, or encoding a text fails, takes too
-    much time or memory, or gives ids or types that the model does not have.
+    That is: a masked-LM head has no mask token, a ColBERT no marker, the padding token has a position, or encoding a
+    text fails, takes too much time or memory, or gives ids or types that the model does not have.
     """
     sizes = built.parts.architecture
+    sides(built.sentence, tokenizer)
     padding = sizes.position_offset - 1  # positions start after the row for padding
     pad = padding if built.sentence.colbert else tokenizer.special_tokens.get("pad", padding)  # PyLate pads with masks
     if padding >= 0 and pad != padding:

@@ -22,7 +22,7 @@ from packbert.model_export.artifact.manifest import (
 )
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import architecture_of, family_of, jina_family
-from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
+from packbert.model_export.lazy_weight import Dense, LazyWeight
 from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
@@ -32,7 +32,7 @@ MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use 
 # the first module of sentence-transformers -> why it is refused
 NO_ENCODERS = {
     "StaticEmbedding": "a table of word vectors without an encoder, which is not served here",
-    "Router": "several models in one, which are not served together: export the Transformer in one of its folders",
+    "Router": "several models in one, which are not served: choose a checkpoint without a Router",
 }
 WRAPPERS = {"module.": "DataParallel", "_orig_mod.": "torch.compile"}  # prefix of all names -> who adds it
 CARD_BYTES = 2**20  # of a model card: its front matter, which may hold all results of a benchmark, and its heading
@@ -63,7 +63,7 @@ class Checkpoint:
         self.config: Mapping[str, Any] = self._config()
         self.head = head or (adapter.head if adapter is not None else "")
         if adapter is not None:
-            self._weights = adapter.merge(self._weights, family_of(self.config).prefix)
+            self._weights = adapter.merge(self._weights, family_of(self.config).prefix.split("|"))
 
     @property
     def names(self) -> frozenset[str]:
@@ -82,7 +82,7 @@ class Checkpoint:
     def weight(self, name: str, *, shape: tuple[int, ...]) -> LazyWeight:
         """The weight called `name`, which counts as read from now on.
 
-        Raises ExportError where it is missing or has another shape; its `load` does where it holds NaN or infinity.
+        Raises ExportError where it is missing or has another shape.
         """
         if name not in self._weights:
             longer = [stored for stored in self._weights if stored.endswith(f".{name}")][:1]
@@ -93,7 +93,7 @@ class Checkpoint:
             expected = f"but config.json says it should be {list(shape)}"
             raise ExportError(f"weight {name!r} has shape {list(found)}, {expected}")
         self._read.add(name)
-        return LazyWeight(shape, lambda: self._load(name), name)
+        return LazyWeight(shape, self._weights[name].load, name)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._weights[name].shape
@@ -113,15 +113,11 @@ class Checkpoint:
             self.assumed[f"names without {prefix}"] = f"all weights have this prefix, which {WRAPPERS[prefix]} adds"
         return weights
 
-    def _load(self, name: str) -> Array:
-        array = self._weights[name].load()
-        if not np.isfinite(array).all():
-            raise ExportError(f"weight {name!r} holds NaN or infinite values: the checkpoint is damaged")
-        return array
-
     def _config(self) -> Mapping[str, Any]:
         """The config; an old one without model_type is a BERT's if the weights are named so."""
         original = not (self.folder / CONFIG).is_file() and (self.folder / ORIGINAL_CONFIG).is_file()
+        if (self.folder / "gliner_config.json").is_file():
+            raise ExportError(f"{self.folder} is a GLiNER, which is not served: choose a checkpoint for token labels")
         config = read_json(self.folder / (ORIGINAL_CONFIG if original else CONFIG))
         if config.get("model_type") == "bert" and config.get("position_embedding_type") == "alibi":
             return config | {"model_type": jina_family(self.names)}

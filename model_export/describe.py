@@ -47,6 +47,7 @@ def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = Non
         if tokenizer is not None:
             apply_sentence_settings(tokenizer, built.sentence, positions=architecture.positions)
             check_tokenizer_fits(built, tokenizer)
+        built.graph.load_weights()
     except ExportError as error:
         description.refused.append(str(error))
     found += [(f"assumed {what}", why) for what, why in checkpoint.assumed.items()]

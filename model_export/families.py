@@ -59,6 +59,7 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
     "pruned_heads": ({}, None),
     "inner_group_num": (1, None),
     "relative_attention_num_buckets": (32, None),
+    "num_experts": (0, None),
 }
 DEBERTA_SUPPORTED = {
     "relative_attention": (True,),
@@ -375,7 +376,8 @@ def architecture_of(config: Config) -> Architecture:
     for key, accepted in (SUPPORTED | dict(family.supported)).items():
         if config.get(key) not in accepted:
             raise ExportError(
-                f"config.json sets {key} to {config.get(key)!r}, which is not supported (only {accepted[0]!r} is)"
+                f"config.json sets {key} to {config.get(key)!r}, which is not supported (only {accepted[0]!r} is): "
+                "choose a checkpoint that was trained so"
             )
     values = dict(family.fixed) | {ours: _value(config, family, ours, theirs) for ours, theirs in family.keys.items()}
     activation = values.pop("activation")

@@ -81,10 +81,10 @@ def _label_names(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
     try:
         numbered = {int(number): str(name) for number, name in stated.items()}
     except ValueError:
-        raise ExportError(f"config.json's id2label has a key that is no number: {sorted(stated)}") from None
-    if sorted(numbered) != list(range(len(numbered))):
-        expected = f"they must be 0 to {len(numbered) - 1}"
-        raise ExportError(f"config.json's id2label has the numbers {sorted(numbered)}; {expected}")
+        numbered = {}
+    if sorted(numbered) != list(range(len(stated))):
+        expected = f"they must be 0 to {len(stated) - 1}: number the labels as the rows of the classifier's weight"
+        raise ExportError(f"config.json's id2label has the numbers {', '.join(map(str, stated))}; {expected}")
     return tuple(numbered[number] for number in range(len(numbered)))
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packbert.model_export.errors import ExportError
+
 Array = NDArray[np.float32]
 
 
@@ -30,6 +32,17 @@ class LazyWeight:
     def derive_key(self, operation: str) -> str:
         """The cache key of the result of `operation` on this weight."""
         return f"{self.cache_key} {operation}" if self.cache_key else ""
+
+
+def stored(name: str, shape: tuple[int, ...], read: Callable[[], Array]) -> LazyWeight:
+    """The weight called `name` of a file. Its `load` raises ExportError where it holds NaN or infinity."""
+
+    def load() -> Array:
+        if np.isfinite(array := read()).all():
+            return array
+        raise ExportError(f"weight {name!r} holds NaN or infinite values: the checkpoint is damaged")
+
+    return LazyWeight(shape, load)
 
 
 Dense = tuple[LazyWeight, LazyWeight]  # weight [out, in] and bias [out]

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from packbert.model_export.errors import ExportError
-from packbert.model_export.lazy_weight import Array, LazyWeight
+from packbert.model_export.lazy_weight import Array, LazyWeight, stored
 
 MAX_PICKLE_BYTES = 4 * 2**20  # without the storages; 400 weights take about 50 kB
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
@@ -145,13 +145,13 @@ def read_tensors(file: Path) -> dict[str, LazyWeight]:
     ):
         expected = "save the result of model.state_dict() and nothing around it"
         raise ExportError(f"{file} holds something else than tensors by name: {expected}")
-    return {name: _lazy(file, tensor, open_storage) for name, tensor in content.items()}
+    return {name: _lazy(file, name, tensor, open_storage) for name, tensor in content.items()}
 
 
 Read = Callable[[_Storage], bytes]
 
 
-def _lazy(file: Path, tensor: _Tensor, read: Read) -> LazyWeight:
+def _lazy(file: Path, name: str, tensor: _Tensor, read: Read) -> LazyWeight:
     def load() -> Array:
         storage = tensor.storage
         expected = storage.size * storage.dtype.itemsize
@@ -166,7 +166,7 @@ def _lazy(file: Path, tensor: _Tensor, read: Read) -> LazyWeight:
         array = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
         return np.asarray(array.astype(np.float32, order="C"))
 
-    return LazyWeight(tensor.shape, load)
+    return stored(name, tensor.shape, load)
 
 
 def _unpickle(source: BinaryIO, file: Path) -> tuple[object, dict[str, _Storage]]:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, read_file
 from packbert.model_export.errors import ExportError
-from packbert.model_export.lazy_weight import Array, LazyWeight
+from packbert.model_export.lazy_weight import Array, LazyWeight, stored
 from packbert.model_export.torch_pickle import read_tensors
 
 TENSORFLOW = ("*.ckpt*.index", "*.h5")  # patterns of a TensorFlow checkpoint's files
@@ -109,7 +109,7 @@ def _lazy_safetensor(file: Path, name: str, shape: tuple[int, ...]) -> LazyWeigh
         with _open(file) as opened:
             return np.asarray(opened.get_tensor(name)).astype(np.float32, copy=False)
 
-    return LazyWeight(shape, load)
+    return stored(name, shape, load)
 
 
 def _check_header_size(file: Path) -> None:

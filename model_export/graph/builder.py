@@ -217,6 +217,12 @@ class GraphBuilder:
                 bar.update(_bytes_of(value))
         onnx.save(self._model(metadata or {}, tensors), path)
 
+    def load_weights(self) -> None:
+        """Loads each weight and drops it. Raises ExportError where the checkpoint's is damaged."""
+        for content in self._contents.values():
+            if isinstance(content, LazyWeight):
+                content.load()
+
     def save_sharing(self, path: Path, model: Path) -> None:
         """Writes the model to `path`, beside the written `model`, whose weights of the same names it has.
 

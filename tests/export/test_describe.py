@@ -1,12 +1,16 @@
 """`describe` reports what a checkpoint is without writing anything."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from packbert.model_export.__main__ import main
 from packbert.model_export.artifact.manifest import Manifest
+from tests import multi_vectors, sentence_transformers
 from tests.paths import GOLDEN
 
 
@@ -65,6 +69,32 @@ def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
     vocabulary = tmp_path / "checkpoint" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text("utf-8").replace("[MASK]", "mask"), "utf-8")
     assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys, code=2)["refused"]
+
+
+NOT_FINITE = "holds NaN or infinite values: the checkpoint is damaged"
+REFUSED: dict[str, tuple[Callable[[str, Path], Path], str, str]] = {  # checkpoint -> a weight that is NaN in it, reason
+    "mean": (sentence_transformers.checkpoint, "model.safetensors bert.encoder.layer.1.output.dense.bias", NOT_FINITE),
+    "dense": (sentence_transformers.checkpoint, "2_Dense/model.safetensors linear.weight", NOT_FINITE),
+    "stanford": (multi_vectors.checkpoint, "model.safetensors linear.weight", NOT_FINITE),
+    "pylate": (multi_vectors.checkpoint, "", "marks texts with '[Q] ', and its tokenizer has no such token"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_export_refuses_is_refused(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    make, weight, reason = REFUSED[name]
+    folder = make(name, tmp_path / "checkpoint")
+    if weight:
+        file, _, key = weight.partition(" ")
+        weights = load_file(folder / file)
+        weights[key][..., 0] = np.nan
+        save_file(weights, folder / file)
+    else:
+        settings = folder / "config_sentence_transformers.json"
+        settings.write_text(settings.read_text("utf-8").replace('"query_prefix": "x", ', ""), "utf-8")
+    assert reason in described(folder, capsys, code=2)["refused"]
+    assert main([str(folder), str(tmp_path / "artifact")]) == 2
+    assert reason in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

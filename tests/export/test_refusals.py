@@ -181,7 +181,15 @@ DAMAGES = {
         "only 'model.bert.embeddings.word",
     ),
     "a table of words": (modules("StaticEmbedding"), "is a StaticEmbedding of sentence-transformers, a table of word"),
-    "several models": (modules("Router"), "is a Router of sentence-transformers, several models in one"),
+    "several models": (modules("Router"), "several models in one, which are not served: choose a checkpoint without"),
+    "a GLiNER": (
+        lambda folder: (folder / "config.json").rename(folder / "gliner_config.json"),
+        "is a GLiNER, which is not served: choose a checkpoint for token labels",
+    ),
+    "a mixture of experts": (
+        config(num_experts=8),
+        "sets num_experts to 8, which is not supported (only 0 is): choose a checkpoint that was trained so",
+    ),
     "an adapter": (
         lambda folder: (folder / "adapter_config.json").write_text("{}", "utf-8"),
         "holds an adapter of type None; only LORA is merged here",

@@ -94,16 +94,28 @@ def test_the_product_for_a_table_is_transposed(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded(merged, f"{name}.weight", table), expected, atol=1e-5)
 
 
-def test_the_encoder_of_the_base_may_have_no_prefix_of_the_family(tmp_path: Path) -> None:
-    base, name = load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.0.attention.self.query"
-    shutil.copytree(GOLDEN / "bert", tmp_path / "base")
-    encoder = {key.removeprefix("bert."): one for key, one in base.items() if key.startswith("bert.")}
+@pytest.mark.parametrize("has_prefix", [(False, True), (True, False), (True, True)], ids=str)
+@pytest.mark.parametrize(
+    ("base", "prefix", "name"),
+    [
+        ("bert", "bert.", "encoder.layer.0.attention.self.query"),
+        ("nomic_bert", "nomic_bert.", "encoder.layers.0.attn.Wqkv"),
+        ("nomic-published", "bert.", "encoder.layers.0.attn.Wqkv"),
+    ],
+)
+def test_the_base_or_its_adapter_may_have_no_prefix_of_the_family(
+    base: str, prefix: str, name: str, has_prefix: tuple[bool, bool], tmp_path: Path
+) -> None:
+    shutil.copytree(GOLDEN / base, tmp_path / "base")
+    weights = load_file(GOLDEN / base / "model.safetensors")
+    arrays, of_base, of_adapter = factors(weights, prefix + name), *(prefix * has for has in has_prefix)
+    encoder = {of_base + key.removeprefix(prefix): one for key, one in weights.items() if key.startswith(prefix)}
     save_file(encoder, tmp_path / "base" / "model.safetensors")
-    arrays = factors(base, name)
-    merged = Checkpoint(write_adapter(tmp_path / "adapter", tmp_path / "base", arrays))
-    weight = base[f"{name}.weight"]
-    found = loaded(merged, f"{name.removeprefix('bert.')}.weight", weight)
-    np.testing.assert_allclose(found, weight + 1.5 * product(arrays, name), atol=1e-6)
+    added = {of_adapter + key.removeprefix(prefix): one for key, one in arrays.items()}
+    weight = weights[f"{prefix}{name}.weight"]
+    merged = Checkpoint(write_adapter(tmp_path / "adapter", tmp_path / "base", added))
+    found = loaded(merged, f"{of_base}{name}.weight", weight)
+    np.testing.assert_allclose(found, weight + 1.5 * product(arrays, prefix + name), atol=1e-6)
 
 
 def test_an_adapter_with_a_classifier_is_exported_over_the_base_that_the_command_names(tmp_path: Path) -> None:

@@ -48,5 +48,7 @@ def test_labels_are_in_order_and_the_score_function_is_the_pipelines(
 
 @pytest.mark.parametrize("numbers", [{"0": "a", "2": "b"}, {"1": "a"}, {"first": "a"}])
 def test_labels_that_are_not_numbered_from_zero_are_refused(numbers: dict[str, str]) -> None:
-    with pytest.raises(ExportError, match="id2label has"):
+    with pytest.raises(
+        ExportError, match=r"id2label has the numbers .*; they must be 0 to .: number the labels as the"
+    ):
         classifier(id2label=numbers)
