@@ -176,12 +176,13 @@ def _check_all_used(checkpoint: Checkpoint) -> None:
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
-    """Raises ExportError where the tokenizer cannot serve the model.
+    """Raises ExportError where the tokenizer cannot serve the model, whose limit of tokens may replace its own.
 
     That is: a masked-LM head has no mask token, a ColBERT no marker, the padding token has a position, or encoding a
     text fails, takes too much time or memory, or gives ids or types that the model does not have.
     """
     sizes = built.parts.architecture
+    tokenizer.max_tokens = min(built.sentence.max_tokens or tokenizer.max_tokens, sizes.positions)
     sides(built.sentence, tokenizer)
     padding = sizes.position_offset - 1  # positions start after the row for padding
     pad = padding if built.sentence.colbert else tokenizer.special_tokens.get("pad", padding)  # PyLate pads with masks

@@ -14,6 +14,7 @@ from packbert.model_export.adapter import Adapter
 from packbert.model_export.artifact.manifest import (
     ADAPTER_CONFIG,
     MODULES,
+    SENTENCE_SETTINGS,
     UNLIMITED_BYTES,
     Identity,
     fault_of_part,
@@ -21,11 +22,12 @@ from packbert.model_export.artifact.manifest import (
     read_file,
 )
 from packbert.model_export.errors import ExportError
+from packbert.model_export.facts import CONFIG, ENCODER_CONFIG, Files
 from packbert.model_export.families import architecture_of, family_of, jina_family
 from packbert.model_export.lazy_weight import Dense, LazyWeight
 from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
-CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
+ORIGINAL_CONFIG = "bert_config.json"  # CONFIG of google-research/bert
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # files that a tokenizer is read from
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
 MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
@@ -34,6 +36,11 @@ NO_ENCODERS = {
     "StaticEmbedding": "a table of word vectors without an encoder, which is not served here",
     "Router": "several models in one, which are not served: choose a checkpoint without a Router",
 }
+# files of module Transformer's settings, by the names of all versions: the first that is there counts
+TRANSFORMER_SETTINGS = [
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
 WRAPPERS = {"module.": "DataParallel", "_orig_mod.": "torch.compile"}  # prefix of all names -> who adds it
 CARD_BYTES = 2**20  # of a model card: its front matter, which may hold all results of a benchmark, and its heading
 # what is read of the front matter: to parse the results too takes a second
@@ -74,6 +81,15 @@ class Checkpoint:
     def title(self) -> str:
         """The first heading of the model card; empty without one."""
         return next((line.lstrip("# ") for line in _card(self.root).splitlines() if line.startswith("#")), "")
+
+    @property
+    def files(self) -> Files:
+        """Those that state facts, without the tokenizer's; sentence-transformers reads its own only beside modules."""
+        found = {CONFIG: self.config}
+        if modules := read_modules(self.root):
+            found[SENTENCE_SETTINGS] = optional_json(self.root / SENTENCE_SETTINGS)
+            found[ENCODER_CONFIG] = optional_json(transformer_file(self.root / modules[0][0]))
+        return found
 
     @property
     def parameters(self) -> int:
@@ -141,6 +157,12 @@ def transformer_folder(root: Path) -> Path:
             raise ExportError(f"{root} is a {kind.rsplit('.', 1)[-1]} of sentence-transformers, {why}")
     path = next((path for path, kind in modules if kind.rsplit(".", 1)[-1] == "Transformer"), "")
     return root / path if (root / path / CONFIG).is_file() else root
+
+
+def transformer_file(folder: Path) -> Path:
+    """The settings of module Transformer in `folder`, which need not exist."""
+    name = next((name for name in TRANSFORMER_SETTINGS if (folder / name).is_file()), ENCODER_CONFIG)
+    return folder / name
 
 
 def read_adapter(folder: Path) -> Adapter | None:

@@ -9,7 +9,7 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import Architecture, architecture_of, family_of
 from packbert.model_export.labels import pair_labels
-from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
+from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.token_model import embedding_model
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 
@@ -45,7 +45,6 @@ def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = Non
         built = build_graph(checkpoint, "fp32", "cpu")
         found += _describe_heads(checkpoint, built)
         if tokenizer is not None:
-            apply_sentence_settings(tokenizer, built.sentence, positions=architecture.positions)
             check_tokenizer_fits(built, tokenizer)
         built.graph.load_weights()
     except ExportError as error:
@@ -58,8 +57,7 @@ def describe_embedding(model: SentenceModel) -> list[tuple[str, str]]:
     """The vector that /embed gives by default, and the checkpoint's prompts."""
     words = f"{', '.join(model.modules) or 'the hidden state of [CLS]'}: {model.width} numbers"
     words += f", of which the first {model.kept_dimensions} are kept" if model.kept_dimensions else ""
-    limit = f"; at most {model.max_tokens} tokens" if model.max_tokens else ""
-    found = [("embedding", words + limit)]
+    found = [("embedding", words)]
     if model.prompts:
         default = f"; by default {model.default_prompt}" if model.default_prompt else ""
         found.append(("prompts", ", ".join(model.prompts) + default))
@@ -77,7 +75,7 @@ def _describe_tokenizer(checkpoint: Checkpoint, a: Architecture, description: De
     config = checkpoint.config
     try:
         found = read_tokenizer(
-            checkpoint.tokenizer_folder, config, family_of(config), size=a.vocabulary, positions=a.positions
+            checkpoint.tokenizer_folder, checkpoint.files, family_of(config), size=a.vocabulary, positions=a.positions
         )
     except ExportError as error:
         description.refused.append(str(error))

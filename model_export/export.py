@@ -32,7 +32,7 @@ from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.folder import atomic_folder, check_empty
 from packbert.model_export.graph.states import write_layers
 from packbert.model_export.labels import pair_labels, relevance_scores
-from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
+from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.token_model import sides
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
@@ -199,9 +199,8 @@ def _export(
     built = build_graph(checkpoint, precision, device, without_modules=without_modules)
     sizes, family = built.parts.architecture, built.parts.family
     tokenizer = read_tokenizer(
-        checkpoint.tokenizer_folder, checkpoint.config, family, size=sizes.vocabulary, positions=sizes.positions
+        checkpoint.tokenizer_folder, checkpoint.files, family, size=sizes.vocabulary, positions=sizes.positions
     )
-    apply_sentence_settings(tokenizer, built.sentence, positions=sizes.positions)
     check_tokenizer_fits(built, tokenizer)
     heads, labels = built.heads.present, len(built.classifier.names)
     expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS
-from packbert.model_export.checkpoint import Checkpoint, NamedWeights, optional_json
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError
+from packbert.model_export.facts import read_fact
 from packbert.model_export.families import Family
 from packbert.model_export.position_settings import int_setting
 
@@ -91,16 +91,10 @@ def _label_names(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
 def relevance_scores(checkpoint: Checkpoint) -> str:
     """How a CrossEncoder of sentence-transformers makes a score of a logit: "sigmoid", its default, or "none".
 
-    The files name a class of torch, by three keys in the course of time; `assumed` reports one that is not computed.
+    The files name a class of torch; `assumed` reports one that is not computed.
     """
-    of_library = checkpoint.config.get("sentence_transformers")
-    places = (
-        (of_library if isinstance(of_library, Mapping) else {}, "activation_fn"),
-        (checkpoint.config, "sbert_ce_default_activation_function"),
-        (optional_json(checkpoint.root / SENTENCE_SETTINGS), "activation_fn"),
-    )
-    stated = next((str(content[key]) for content, key in places if content.get(key)), "")
-    name = stated.rsplit(".", 1)[-1] if stated.startswith("torch.") else "Sigmoid"
+    stated = str(read_fact("activation_fn", checkpoint.files, checkpoint.assumed) or "torch.nn.Sigmoid")
+    name = stated.rsplit(".", 1)[-1] if stated.startswith("torch.") else ""
     if name not in RELEVANCE_SCORES:
         checkpoint.assumed["activation_fn"] = f"Sigmoid: the checkpoint states {stated}, which is not computed"
     return RELEVANCE_SCORES.get(name, "sigmoid")

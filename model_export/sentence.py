@@ -1,19 +1,16 @@
 """The files of sentence-transformers: modules, pooling, prompts, limits."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tokenizers import normalizers
-
 from packbert.model_export.artifact.manifest import MODULES, SENTENCE_SETTINGS
 from packbert.model_export.artifact.pooling import MODES, SECOND_LOG
-from packbert.model_export.checkpoint import Checkpoint, optional_json, read_json, read_modules
+from packbert.model_export.checkpoint import Checkpoint, optional_json, read_json, read_modules, transformer_file
 from packbert.model_export.errors import ExportError
+from packbert.model_export.facts import ENCODER_CONFIG
 from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.tokenizer import MIN_TOKENS, TokenizerFiles
 from packbert.model_export.torch_pickle import read_tensors
 from packbert.model_export.weights import FORMATS, Weights
 
@@ -41,18 +38,14 @@ def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
     return str(activation)
 
 
-# module Transformer's settings; the first of these is read
-TRANSFORMER_SETTINGS = [
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-]
-OPTIONS = (  # of these settings: what sentence-transformers passes on when it loads the model, or for each text
+OPTIONS = (  # of module Transformer: what sentence-transformers passes on when it loads the model, or for each text
     *(f"{part}_{kind}" for part in ("model", "config", "tokenizer", "processor") for kind in ("args", "kwargs")),
     *("processing_kwargs", "query_length", "document_length"),
 )
 WITHOUT_EFFECT = {  # on an answer
     *("attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage", "padding"),
     *("return_tensors", "revision", "token", "torch_dtype", "trust_remote_code", "use_fast", "use_safetensors"),
+    "add_pooling_layer",  # no vector of these modules reads it
 }
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 PACKAGE = "sentence_transformers."
@@ -73,9 +66,11 @@ ACTIVATIONS = {  # class of torch.nn -> activation of the graph
     "SiLU": "silu",
 }
 PLAIN_OUTPUTS = ("cls", "mean")  # modes that have an output of their own
-VECTOR = "sentence_embedding"  # the only feature that modules of a text's vector may read and write
+# the only features that modules may read and write: those of a text's vector, those of tokens' vectors, the first
+OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+OF_TOKENS = dict.fromkeys(OF_VECTORS, "token_embeddings")
+OF_ENCODER = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
 PYLATE = "pylate.models.Dense.Dense"  # class of the modules after the transformer of a ColBERT
-TOKEN_VECTORS = "token_embeddings"  # that of modules of tokens' vectors
 NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not change
 WAY_OUT = "--without-modules exports the vectors before it"
 
@@ -117,8 +112,7 @@ class SentenceModel:
     modules: tuple[str, ...] = ()  # in words, the last Normalize included
     normalize: bool = False  # the last module is Normalize: the service does it, so that a request can do without
     left_out: tuple[str, ...] = ()
-    max_tokens: int | None = None  # max_seq_length
-    lowercase: bool = False
+    max_tokens: int | None = None  # of a query or a document of a ColBERT, in place of the tokenizer's limit
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
     similarity: str = ""  # one of SIMILARITIES; "" where none is stated
@@ -145,20 +139,23 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     `without_modules` leaves out the first module that is not computed and all after it. Raises ExportError where there
     is such a module without that option, or a file is damaged.
     """
-    folder, model = checkpoint.root, SentenceModel(width=width)
-    listed, settings = read_modules(folder), optional_json(folder / SENTENCE_SETTINGS)
-    if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
-        if prompt := settings.get("default_prompt_name"):
-            checkpoint.assumed["default_prompt_name"] = f"none: {prompt!r} of a CrossEncoder is not added to its texts"
-        return replace(model, **_limits(folder / listed[0][0])) if listed else model
-    if sparse := splade_activation(folder, listed):
-        limits = _limits(folder / listed[0][0])
-        return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SENTENCE_SETTINGS))
-    if any(kind == PYLATE for _, kind in listed):
-        return replace(model, **_prompts(settings, folder / SENTENCE_SETTINGS))
-    for i, (path, kind) in enumerate(listed):
+    folder, model, listed = checkpoint.root, SentenceModel(width=width), read_modules(checkpoint.root)
+    if not listed:
+        return model
+    _check_options(transformer_file(folder / listed[0][0]), checkpoint.files[ENCODER_CONFIG])
+    path, settings = folder / SENTENCE_SETTINGS, checkpoint.files[SENTENCE_SETTINGS]
+    prompted = replace(model, **_prompts(settings, path))
+    if settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
+        if prompt := prompted.prompts.get(prompted.default_prompt):
+            way_out = "remove it there, and send the prompt before each query"
+            raise ExportError(f"{path} sets default_prompt_name: {prompt!r} is not added to pairs here: {way_out}")
+        return model
+    model = replace(prompted, sparse=splade_activation(folder, listed))
+    if model.sparse or any(kind == PYLATE for _, kind in listed):
+        return model
+    for i, (place, kind) in enumerate(listed):
         try:
-            model = _read(model, folder, path, kind, first=i == 0)
+            model = _read(model, folder, place, kind, first=i == 0)
         except _NotComputed as reason:
             if not without_modules:
                 raise ExportError(
@@ -169,14 +166,15 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
             break
     if model.layers and isinstance(model.layers[-1], UnitLength):
         model = replace(model, layers=model.layers[:-1], normalize=True)
-    return replace(model, **_prompts(settings, folder / SENTENCE_SETTINGS))
+    return model
 
 
 def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bool) -> SentenceModel:
     """`model` with one more module."""
     name = kind.rsplit(".", 1)[-1] if kind.startswith(PACKAGE) else kind
     if name == "Transformer" and first:
-        return _transformer(model, folder / path)
+        _check_features(optional_json(transformer_file(folder / path)), OF_ENCODER)
+        return model
     if first or (name == "Pooling") == bool(model.modes):
         raise _NotComputed("is not computed at this place")
     match name:
@@ -187,42 +185,19 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
         case "LayerNorm":
             return _layer_norm(model, folder / path)
         case "Normalize":
-            _check_features(optional_json(folder / path / "config.json"))
+            _check_features(optional_json(folder / path / "config.json"), OF_VECTORS)
             return replace(model, layers=(*model.layers, UnitLength()), modules=(*model.modules, "Normalize"))
         case "Dropout":  # nothing outside of training
             return model
     raise _NotComputed("is not computed")
 
 
-def _transformer(model: SentenceModel, folder: Path) -> SentenceModel:
-    config = optional_json(_settings_file(folder))
-    expected = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
-    for key, value in expected.items():
-        if config.get(key, value) != value:
-            raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
-    return replace(model, **_limits(folder))
-
-
-def _settings_file(folder: Path) -> Path:
-    """That of module Transformer in `folder`, which need not exist."""
-    return next(
-        (folder / name for name in TRANSFORMER_SETTINGS if (folder / name).is_file()), folder / TRANSFORMER_SETTINGS[0]
-    )
-
-
-def _limits(folder: Path) -> dict[str, Any]:
-    """The fields of SentenceModel that the settings of module Transformer in `folder` give. Raises ExportError for
-    options of loading or of tokenizing that change an answer."""
-    path = _settings_file(folder)
-    config = optional_json(path)
+def _check_options(path: Path, config: Mapping[str, Any]) -> None:
+    """Raises ExportError for options of loading or of tokenizing that change an answer."""
     for name, value in _stated({key: config.get(key) for key in OPTIONS}):
         if name not in WITHOUT_EFFECT:
             way_out = "write what it changes into config.json or the tokenizer's files, and remove it"
             raise ExportError(f"{path} sets {name} to {value!r}, which is not applied here: {way_out}")
-    limit = config.get("max_seq_length")
-    if limit is not None and (not isinstance(limit, int) or limit < MIN_TOKENS):
-        raise ExportError(f"{path} sets max_seq_length to {limit!r}; it must be an integer of at least {MIN_TOKENS}")
-    return {"max_tokens": limit, "lowercase": config.get("do_lower_case") is True}
 
 
 def _stated(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -259,7 +234,7 @@ def _dense(model: SentenceModel, folder: Path) -> SentenceModel:
 def read_dense(folder: Path, width: int, *, of_tokens: bool = False) -> tuple[Dense, str, int]:
     """The module Dense in `folder`, which reads vectors of `width`; in words; the width of its own vectors."""
     config = read_json(folder / "config.json")
-    _check_features(config, TOKEN_VECTORS if of_tokens else VECTOR)
+    _check_features(config, OF_TOKENS if of_tokens else OF_VECTORS)
     path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     name = path.rsplit(".", 1)[-1]
     if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
@@ -289,10 +264,10 @@ def _layer_norm(model: SentenceModel, folder: Path) -> SentenceModel:
     return replace(model, layers=(*model.layers, norm), modules=(*model.modules, "LayerNorm"))
 
 
-def _check_features(config: Mapping[str, Any], feature: str = VECTOR) -> None:
-    for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, feature):
-            raise _NotComputed(f"has {key} {config[key]!r}, and only {feature!r} is computed")
+def _check_features(config: Mapping[str, Any], expected: Mapping[str, str]) -> None:
+    for key, value in expected.items():
+        if config.get(key) not in (None, value):
+            raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
 
 
 def _weights(folder: Path) -> Weights:
@@ -324,28 +299,3 @@ def _prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise ExportError(f"{path} sets truncate_dim to {kept!r}; it must be a positive integer")
     stated = similarity if similarity in SIMILARITIES else ""  # sentence-transformers ignores another one
     return {"prompts": prompts, "default_prompt": default, "similarity": stated, "kept_dimensions": kept or 0}
-
-
-def apply_sentence_settings(files: TokenizerFiles, model: SentenceModel, *, positions: int) -> None:
-    """Changes `files` as sentence-transformers changes a tokenizer that it loads, for a model of `positions`.
-
-    max_seq_length replaces the tokenizer's own limit, and do_lower_case adds a normalizer where none lowercases.
-    """
-    if model.max_tokens is not None:
-        files.max_tokens = min(model.max_tokens, positions)
-    if not model.lowercase:
-        return
-    tokenizer = files.tokenizer
-    stated = json.loads(tokenizer.to_str())["normalizer"]
-    if stated is None:
-        tokenizer.normalizer = normalizers.Lowercase()
-    elif not _lowercases(stated):
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), tokenizer.normalizer])
-
-
-def _lowercases(normalizer: dict[str, object]) -> bool:
-    """Whether a normalizer of tokenizer.json, or one inside of it, lowercases."""
-    inner = normalizer.get("normalizers")
-    if isinstance(inner, list) and any(_lowercases(one) for one in inner):
-        return True
-    return normalizer["type"] == "Lowercase" or normalizer.get("lowercase") is True

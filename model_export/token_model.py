@@ -9,6 +9,7 @@ from typing import Any
 from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
 from packbert.model_export.checkpoint import Checkpoint, optional_json, read_modules
 from packbert.model_export.errors import ExportError
+from packbert.model_export.facts import METADATA, read_fact
 from packbert.model_export.families import Architecture
 from packbert.model_export.sentence import (
     PYLATE,
@@ -31,39 +32,35 @@ DEFAULTS: Mapping[str, Any] = {  # of PyLate's settings
     "attend_to_expansion_tokens": False,
     "skiplist_words": list(string.punctuation),
 }
-STANFORD = {  # in artifact.metadata -> PyLate's name, and the default where it is another one
-    "query_token_id": ("query_prefix", "[unused0]"),
-    "doc_token_id": ("document_prefix", "[unused1]"),
-    "query_maxlen": ("query_length", None),
-    "doc_maxlen": ("document_length", 220),
-    "attend_to_mask_tokens": ("attend_to_expansion_tokens", None),
-}
+STANFORD = {"query_prefix": "[unused0]", "document_prefix": "[unused1]", "document_length": 220}  # other defaults
 PROJECTION = "linear.weight"  # of Stanford's ColBERT, among the weights of the encoder
 
 
 def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modules: bool = False) -> SentenceModel:
     """As `sentence_model`, with what is made of single tokens."""
     model, root = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules), checkpoint.root
-    modules, width = read_modules(root), sizes.hidden
-    stated: dict[str, Any]
+    modules, width, defaults, files = read_modules(root), sizes.hidden, DEFAULTS, dict(checkpoint.files)
     if PROJECTION in checkpoint.names:
-        path, width = root / "artifact.metadata", checkpoint.shape(PROJECTION)[0]
-        found = optional_json(path)
+        path, width = root / METADATA, checkpoint.shape(PROJECTION)[0]
+        files[METADATA] = found = optional_json(path)
         if found.get("similarity", "cosine") != "cosine":
             raise ExportError(f"{path} sets similarity to {found['similarity']!r}; only 'cosine' is computed")
-        stated = {ours: found.get(key, default) for key, (ours, default) in STANFORD.items()}
-        stated["skiplist_words"] = [] if found.get("mask_punctuation") is False else None
+        defaults = {**DEFAULTS, **STANFORD}
+        if found.get("mask_punctuation") is False:
+            defaults["skiplist_words"] = []
         weight = checkpoint.weight(PROJECTION, shape=(width, sizes.hidden))
         layers: list[Layer] = [Dense(weight=weight, bias=None, activation="")]
     elif any(kind == PYLATE for _, kind in modules):
         path, layers = root / SENTENCE_SETTINGS, []
-        stated = optional_json(path)
         for folder, _ in modules[1:]:
             dense, _, width = read_dense(root / folder, width, of_tokens=True)
             layers.append(dense)
     else:
+        if not modules:
+            checkpoint.assumed["pooling"] = "cls; sentence-transformers takes the mean without modules.json"
         return _with_bge_m3(model, root, sizes.hidden)
-    settings = {key: default if stated.get(key) is None else stated[key] for key, default in DEFAULTS.items()}
+    settings = {key: read_fact(key, files, checkpoint.assumed) for key in DEFAULTS}
+    settings = {key: defaults[key] if value is None else value for key, value in settings.items()}
     for key, value in settings.items():
         if type(value) is not type(DEFAULTS[key]) or (key.endswith("_length") and value < MIN_TOKENS):
             raise ExportError(f"{path} sets {key} to {value!r}; it must be a value like {DEFAULTS[key]!r}")

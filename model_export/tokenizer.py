@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,25 @@ from tokenizers import (
     processors,
 )
 
-from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, open_file
+from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, TOKENIZER, open_file
 from packbert.model_export.checkpoint import optional_json
 from packbert.model_export.errors import ExportError
+from packbert.model_export.facts import (
+    ENCODER_CONFIG,
+    FACTS,
+    NORMALIZER,
+    TOKENIZER_CONFIG,
+    TOKENS_MAP,
+    Files,
+    read_fact,
+)
 from packbert.model_export.families import BERT_TOKENS, Family
 
 SENTENCEPIECE = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model")
 FILES = "tokenizer.json, vocab.txt, or vocab.json with merges.txt"
-SOLUTION = "which transformers writes: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+SOLUTION = "which transformers 4 writes (5: other ids): AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 UNLIMITED = 10**6  # transformers writes 1e30 where a tokenizer has no limit
 MIN_TOKENS = 3  # of a text: [CLS], a token, [SEP]
-FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")  # of tokenizer_config.json
-NORMALIZER = {  # tokenizer_config.json's flags -> BertNormalizer's attributes
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
 CLASSES = {f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "Ernie", "Roberta")}  # built from FILES
 REFUSED = {  # classes that read a text by code which a tokenizer.json beside them does not hold
     "RoFormerTokenizer": "finds Chinese words by jieba, not served here: choose a model of characters, whose files "
@@ -62,19 +66,23 @@ class TokenizerFiles:
         self.tokenizer.save(str(path), pretty=False)
 
 
-def read_tokenizer(
-    folder: Path, config: Mapping[str, Any], family: Family, *, size: int, positions: int
-) -> TokenizerFiles:
+def read_tokenizer(folder: Path, files: Files, family: Family, *, size: int, positions: int) -> TokenizerFiles:
     """The tokenizer in `folder`, for a model of `size` word embeddings and `positions` positions.
 
-    Raises ExportError where there is none, it is damaged or not supported, or it does not fit the model.
+    `files` are the checkpoint's. Raises ExportError where there is no tokenizer, it is damaged or not supported, or it
+    does not fit the model.
     """
-    settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class") or family.tokenizer}
-    settings |= _settings(folder)
-    names = _stated_names(folder, settings)
-    assumed = _check_class(folder, settings)
+    settings, assumed = _settings(folder), dict[str, str]()
+    mapped = {} if "added_tokens_decoder" in settings else optional_json(folder / TOKENS_MAP)  # as in transformers
+    files = {**files, TOKENIZER_CONFIG: settings, TOKENS_MAP: mapped}
+    limit = read_fact("max_seq_length", files, assumed)
+    if limit is not None and (not isinstance(limit, int | float) or limit < MIN_TOKENS):
+        raise ExportError(f"max_seq_length or model_max_length is {limit!r}; it must be a number from {MIN_TOKENS} on")
+    settings["tokenizer_class"] = read_fact("tokenizer_class", files, assumed) or family.tokenizer
+    names = _stated_names(folder, files, assumed)
+    _check_class(folder, settings, assumed)
     source, tokenizer = _tokenizer(folder, family, settings, names, assumed)
-    stated, special = _stated_tokens(folder, settings), {*family.tokens.values(), *names.values()}
+    stated, special = _stated_tokens(folder, files), {*family.tokens.values(), *names.values()}
     if left_out := _add_tokens(tokenizer, folder, stated, special, size):
         assumed["added tokens"] = f"without {len(left_out)} that have no word embedding, such as {left_out[0]}"
     _escape_special_tokens(tokenizer)
@@ -83,16 +91,22 @@ def read_tokenizer(
     ids = {number: token for token, number in tokenizer.get_vocab().items() if token}  # "": an empty line of vocab.txt
     if (largest := max(ids, default=-1)) >= size:
         mismatch = f"the tokenizer has id {largest} ({ids[largest]}), but the model has only {size} word embeddings"
-        raise ExportError(f"{mismatch}: they do not belong together")
+        added = largest in tokenizer.get_added_tokens_decoder()
+        solution = f"remove it from the added tokens of {source}" if added else "they do not belong together"
+        raise ExportError(f"{mismatch}: {solution}")
     if tokenizer.num_special_tokens_to_add(False) < 2:
         raise ExportError("the tokenizer adds no [CLS] and [SEP] to a text: tokenizer.json has no post-processor")
     if "segments" not in family.fixed and not _gives_types(settings):  # without segments no types are read
         _clear_types(tokenizer)
-    stated = settings["model_max_length"]
+    if files.get(ENCODER_CONFIG, {}).get("do_lower_case") is True:  # sentence-transformers adds a normalizer
+        own = getattr(tokenizer.normalizer, "lowercase", None)
+        if read_fact("do_lower_case", {**files, TOKENIZER: {"lowercase": own}}, assumed) != own:
+            after = filter(None, [tokenizer.normalizer])
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *after])
     return TokenizerFiles(
         tokenizer=tokenizer,
         special_tokens=_special_tokens(tokenizer, family, names),
-        max_tokens=min(positions, int(stated)) if stated < UNLIMITED else positions,
+        max_tokens=min(positions, int(limit or positions)),
         source=source,
         assumed=assumed,
     )
@@ -100,15 +114,13 @@ def read_tokenizer(
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The values of tokenizer_config.json that are not null. Raises ExportError where one is not valid."""
-    path = folder / "tokenizer_config.json"
+    path = folder / TOKENIZER_CONFIG
     settings = {key: value for key, value in optional_json(path).items() if value is not None}
-    for key in FLAGS:
+    for key in (*NORMALIZER, "add_prefix_space"):
         if not isinstance(settings.get(key, True), bool):
             raise ExportError(f"{path} sets {key} to {settings[key]!r}; it must be true or false")
-    limit = settings.setdefault("model_max_length", settings.get("max_len", UNLIMITED))  # max_len: the old name
-    if not isinstance(limit, int | float) or limit < MIN_TOKENS:
-        raise ExportError(f"{path} sets model_max_length to {limit!r}; it must be a number of at least {MIN_TOKENS}")
-    return settings
+    limit = settings.setdefault("model_max_length", settings.get("max_len"))  # the old name
+    return settings | {"model_max_length": None} if isinstance(limit, int | float) and limit >= UNLIMITED else settings
 
 
 def _class_of(settings: Mapping[str, Any]) -> str:
@@ -116,16 +128,15 @@ def _class_of(settings: Mapping[str, Any]) -> str:
     return str(settings["tokenizer_class"]).removesuffix("Fast")
 
 
-def _check_class(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """What is assumed about the tokenizer's class and settings. Raises ExportError for one of REFUSED."""
-    name, assumed = _class_of(settings), {}
+def _check_class(folder: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> None:
+    """Notes what is assumed about the tokenizer's class and settings. Raises ExportError for one of REFUSED."""
+    name = _class_of(settings)
     if name in REFUSED and (name != "BertweetTokenizer" or settings.get("normalization")):
         raise ExportError(f"{folder} has a {name}, which {REFUSED[name]}")
     if name in UNCHECKED:
         assumed["tokenizer_class"] = f"that of tokenizer.json; transformers builds a {name} from other files"
     if settings.get("truncation_side") == "left":
         assumed["truncation_side"] = "right, the default of truncate; tokenizer_config.json sets left"
-    return assumed
 
 
 def _tokenizer(
@@ -160,16 +171,19 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
     if settings["tokenizer_class"] in GENERIC:
         return
     normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+
+    def apply(part: Any, key: str, name: str, *, usual: bool) -> None:
+        found = read_fact(key, {TOKENIZER_CONFIG: settings, TOKENIZER: {name: getattr(part, name)}}, assumed)
+        setattr(part, name, found)
+        if key not in settings and found not in (None, usual):
+            reason = f"transformers assumes {str(usual).lower()} if tokenizer_config.json has no {key}"
+            assumed[key] = f"{str(found).lower()}, as in tokenizer.json; {reason}"
+
     if isinstance(normalizer, normalizers.BertNormalizer):
-        for key, name in NORMALIZER.items():
-            found = settings.get(key, getattr(normalizer, name))
-            setattr(normalizer, name, found)
-            usual = normalizer.lowercase if key == "strip_accents" else True  # null strips where it lowercases
-            if key not in settings and found not in (None, usual):
-                reason = f"transformers assumes {str(usual).lower()} if tokenizer_config.json has no {key}"
-                assumed[key] = f"{str(found).lower()}, as in tokenizer.json; {reason}"
+        for key, name in NORMALIZER.items():  # null strips accents where it lowercases
+            apply(normalizer, key, name, usual=key != "strip_accents" or normalizer.lowercase)
     if isinstance(splitter, pre_tokenizers.ByteLevel):
-        splitter.add_prefix_space = settings.get("add_prefix_space", splitter.add_prefix_space)
+        apply(splitter, "add_prefix_space", "add_prefix_space", usual=False)
 
 
 Stated = list[tuple[int | None, Mapping[str, Any]]]  # the id of a token, where one is stated, and its fields
@@ -201,16 +215,15 @@ def _add_tokens(tokenizer: Tokenizer, folder: Path, stated: Stated, special: set
     return left_out
 
 
-def _stated_tokens(folder: Path, settings: Mapping[str, Any]) -> Stated:
+def _stated_tokens(folder: Path, files: Files) -> Stated:
     """The tokens that the files beside the vocabulary state, in the order of transformers."""
-    lists, numbered = settings, settings.get("added_tokens_decoder")
-    if not isinstance(numbered, Mapping):  # it replaces these two files
-        lists = {**optional_json(folder / "special_tokens_map.json"), **settings}
+    numbered = files[TOKENIZER_CONFIG].get("added_tokens_decoder")
+    if not isinstance(numbered, Mapping):  # it replaces this file, and TOKENS_MAP
         added = optional_json(folder / "added_tokens.json")
         numbered = {str(number): {"content": content} for content, number in added.items()}
     special: list[Any] = []
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        value = lists.get(key, [])
+    for file, key in product((TOKENIZER_CONFIG, TOKENS_MAP), ("additional_special_tokens", "extra_special_tokens")):
+        value = files[file].get(key, [])
         special += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else []
     stated: list[tuple[Any, Any]] = [(int(number), one) for number, one in numbered.items() if number.isdecimal()]
     stated.sort(key=lambda one: one[0])
@@ -317,18 +330,13 @@ def _clear_types(tokenizer: Tokenizer) -> None:
     tokenizer.post_processor = processor
 
 
-def _stated_names(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+def _stated_names(folder: Path, files: Files, assumed: dict[str, str]) -> dict[str, str]:
     """cls, sep, mask, pad, unk, bos, eos -> the token that the checkpoint's files name so."""
-    other, names = optional_json(folder / "special_tokens_map.json"), {}
-    for name in (*BERT_TOKENS, "bos", "eos"):
-        token = settings.get(f"{name}_token") or other.get(f"{name}_token")
-        content = token.get("content") if isinstance(token, dict) else token
-        if content is not None and not isinstance(content, str):
-            files = "tokenizer_config.json or special_tokens_map.json"
-            raise ExportError(f"{folder} sets {name}_token to {content!r} in {files}; it must be a string")
-        if content:
-            names[name] = content
-    return names
+    stated = {key: read_fact(key, files, assumed) for key in FACTS if key.endswith("_token")}
+    if wrong := [key for key, token in stated.items() if not isinstance(token, str | None)]:
+        found = f"{folder} sets {wrong[0]} to {stated[wrong[0]]!r} in {TOKENIZER_CONFIG} or {TOKENS_MAP}"
+        raise ExportError(f"{found}; it must be a string")
+    return {key.removesuffix("_token"): token for key, token in stated.items() if token}
 
 
 def _special_tokens(tokenizer: Tokenizer, family: Family, names: Mapping[str, str]) -> dict[str, int]:

@@ -35,6 +35,7 @@ def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixtu
         "no sparse": "the checkpoint was not trained for sparse vectors",
         "no spans": "the checkpoint has no weights of a question-answering head",
         "no tags": "the checkpoint has no classifier of tokens",
+        "assumed pooling": "cls; sentence-transformers takes the mean without modules.json",
         "refused": "nothing: it can be exported",
     }
 

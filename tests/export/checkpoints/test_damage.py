@@ -11,6 +11,7 @@ import pytest
 from packbert.model_export.describe import describe_checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
+from packbert.model_export.facts import CONFIG
 from packbert.model_export.families import FAMILIES, architecture_of
 from packbert.model_export.tokenizer import read_tokenizer
 from tests.paths import GOLDEN
@@ -41,7 +42,7 @@ def tokenizer_of(folder: Path) -> str:
     """All that an export takes from the tokenizer's files of a changed golden BERT. Raises ExportError as it does."""
     config = config_of("bert")
     sizes, family = architecture_of(config), FAMILIES["bert"]
-    read = read_tokenizer(folder, config, family, size=sizes.vocabulary, positions=sizes.positions)
+    read = read_tokenizer(folder, {CONFIG: config}, family, size=sizes.vocabulary, positions=sizes.positions)
     return repr((read.tokenizer.to_str(), read.special_tokens, read.max_tokens, read.source, read.assumed))
 
 

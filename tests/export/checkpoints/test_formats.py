@@ -131,7 +131,7 @@ def test_a_config_of_google_research_is_read_and_its_defaults_are_reported(tmp_p
     source = bert(tmp_path / "checkpoint", one_file)
     rewritten(source, "config.json", lambda text: text.replace('"model_type": "bert",', ""))
     (source / "config.json").rename(source / "bert_config.json")
-    assert set(export(source, tmp_path / "artifact").assumed) == {"model_type", "hidden_act"}
+    assert set(export(source, tmp_path / "artifact").assumed) == {"model_type", "hidden_act", "pooling"}
 
 
 @pytest.mark.parametrize(

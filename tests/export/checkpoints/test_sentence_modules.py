@@ -11,6 +11,7 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.describe import describe_checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
+from packbert.model_export.facts import ENCODER_CONFIG
 from packbert.model_export.sentence import SentenceModel, sentence_model
 from tests import sentence_transformers
 from tests.export.goldens import sentence_transformers_checkpoint
@@ -148,8 +149,6 @@ DAMAGED: dict[str, tuple[str, Any, str]] = {  # file, content, sentence
         '[{"path": "../x", "type": "sentence_transformers.models.Transformer"}]',
         "names '../x': a module must be in a folder beside modules.json",
     ),
-    "short": ("sentence_bert_config.json", '{"max_seq_length": 2}', "sets max_seq_length to 2; .* at least 3"),
-    "text": ("sentence_bert_config.json", '{"max_seq_length": "9"}', "sets max_seq_length to '9'"),
     "size": ("1_Pooling/config.json", '{"embedding_dimension": 8}', "pools 8 channels; the encoder has 32"),
     "prompts": ("config_sentence_transformers.json", '{"prompts": ["a"]}', "prompts must be texts by name"),
     "default": (
@@ -231,10 +230,9 @@ def test_options_of_loading_that_change_an_answer_are_refused_by_name(tmp_path: 
         write(folder / "sentence_bert_config.json", options)
         with pytest.raises(ExportError, match=rf"sentence_bert_config\.json sets {named}, which is not applied here"):
             read(folder)
-    kept = {"model_args": {"attn_implementation": "sdpa"}, "tokenizer_args": None, "config_args": {}}
-    write(folder / "sentence_bert_config.json", kept | {"max_seq_length": 17, "do_lower_case": True})
-    found = read(folder)
-    assert (found.max_tokens, found.lowercase) == (17, True)  # a CrossEncoder's too
+    kept = {"attn_implementation": "sdpa", "add_pooling_layer": False}
+    write(folder / "sentence_bert_config.json", {"model_args": kept, "tokenizer_args": None, "config_args": {}})
+    assert read(folder).pooling == ("cls" if of_classifier else "mean")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
@@ -242,16 +240,17 @@ def test_the_limit_is_read_under_the_names_of_all_versions(tmp_path: Path, famil
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
     (folder / "sentence_bert_config.json").unlink()
     write(folder / f"sentence_{family}_config.json", {"max_seq_length": 17})
-    assert read(folder).max_tokens == 17
+    assert Checkpoint(folder).files[ENCODER_CONFIG] == {"max_seq_length": 17}
 
 
-def test_a_crossencoders_prompt_is_reported(tmp_path: Path) -> None:
+def test_a_crossencoders_default_prompt_is_refused_with_a_solution(tmp_path: Path) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
     settings = {"model_type": "CrossEncoder", "prompts": {"ask": "ask: "}, "default_prompt_name": "ask"}
     write(folder / "config_sentence_transformers.json", settings)
-    checkpoint = Checkpoint(folder)
-    sentence_model(checkpoint, WIDTH)
-    assert checkpoint.assumed["default_prompt_name"] == "none: 'ask' of a CrossEncoder is not added to its texts"
+    with pytest.raises(ExportError, match="'ask: ' is not added to pairs here: remove it there, and send the prompt"):
+        read(folder)
+    write(folder / "config_sentence_transformers.json", settings | {"prompts": {"ask": ""}})
+    assert read(folder).pooling == "cls"
 
 
 @pytest.mark.parametrize("root", [None, {"__version__": "1.0"}])
@@ -264,7 +263,7 @@ def test_the_old_layout_is_read_from_the_transformers_folder_and_keeps_the_check
         write(folder / "config.json", root)
     one = Checkpoint(folder)
     assert (one.name, one.folder) == ("checkpoint", folder / "0_Transformer")
-    assert read(folder).max_tokens == 32
+    assert one.files[ENCODER_CONFIG]["max_seq_length"] == 32
     assert not describe_checkpoint(folder).refused
 
 

@@ -13,6 +13,7 @@ from packbert.model_export.artifact.manifest import checkpoint_files
 from packbert.model_export.artifact.special_tokens import describe_own, own_special_tokens
 from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
+from packbert.model_export.facts import CONFIG, ENCODER_CONFIG
 from packbert.model_export.families import FAMILIES
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from tests.paths import GOLDEN
@@ -27,7 +28,7 @@ def read(folder: Path, name: str, **settings: object) -> TokenizerFiles:
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(read_json(path) | settings), "utf-8")
     config: Mapping[str, Any] = read_json(folder / "config.json")
-    return read_tokenizer(folder, config, FAMILIES[config["model_type"]], size=10**6, positions=144)
+    return read_tokenizer(folder, {CONFIG: config}, FAMILIES[config["model_type"]], size=10**6, positions=144)
 
 
 SETTINGS: list[dict[str, bool]] = [
@@ -75,9 +76,7 @@ def test_a_normalizer_of_tokenizer_json_without_a_setting_is_kept_and_reported(t
 def test_a_sentencepiece_model_without_a_tokenizer_json_is_refused_with_a_solution(name: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "albert", tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "tokenizer.json").rename(tmp_path / "checkpoint" / name)
-    with pytest.raises(
-        ExportError, match=f"has {name} and no tokenizer.json, which transformers writes: AutoTokenizer"
-    ):
+    with pytest.raises(ExportError, match=f"has {name} and no tokenizer.json, which transformers 4 writes"):
         read_tokenizer(tmp_path / "checkpoint", {}, FAMILIES["albert"], size=10**6, positions=144)
 
 
@@ -98,10 +97,10 @@ def test_a_token_that_a_file_adds_to_the_vocabulary_takes_the_next_id(name: str,
     path.write_text(json.dumps((read_json(path) if path.exists() else {}) | stated), "utf-8")
     config: Mapping[str, Any] = read_json(tmp_path / "config.json")
     family = FAMILIES[config["model_type"]]
-    tokenizer = read_tokenizer(tmp_path, config, family, size=following + 1, positions=144).tokenizer
+    tokenizer = read_tokenizer(tmp_path, {CONFIG: config}, family, size=following + 1, positions=144).tokenizer
     assert tokenizer.encode("a [E9] b").ids.count(following) == 1
     assert tokenizer.get_added_tokens_decoder()[following].special == ("special" in str(stated))
-    without = read_tokenizer(tmp_path, config, family, size=following, positions=144)
+    without = read_tokenizer(tmp_path, {CONFIG: config}, family, size=following, positions=144)
     assert without.assumed["added tokens"] == "without 1 that have no word embedding, such as [E9]"
     assert without.tokenizer.encode("a [E9] b").ids == usual.encode("a [E9] b").ids
 
@@ -135,6 +134,15 @@ def test_a_vocabulary_is_read_with_the_special_tokens_that_the_files_name(file: 
     assert (found.special_tokens["cls"], found.special_tokens["sep"]) == (2, 110)
 
 
+def test_an_added_token_without_a_word_embedding_is_refused_with_a_solution(tmp_path: Path) -> None:
+    tokenizer = read(tmp_path / "checkpoint", "bert-labels").tokenizer
+    tokenizer.add_tokens(["[E9]"])
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
+    message = r"id 170 \(\[E9\]\), but .* 170 word embeddings: remove it from the added tokens of tokenizer\.json"
+    with pytest.raises(ExportError, match=message):
+        read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=170, positions=144)
+
+
 def test_empty_lines_at_the_end_of_a_vocabulary_have_no_word_embedding(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path, dirs_exist_ok=True)
     with (tmp_path / "vocab.txt").open("a", encoding="utf-8") as file:
@@ -161,7 +169,7 @@ def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str,
         ExportError,
         match=r"has a HerbertTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json",
     ):
-        read_tokenizer(tmp_path / "checkpoint", config, FAMILIES["bert"], size=10**6, positions=144)
+        read_tokenizer(tmp_path / "checkpoint", {CONFIG: config}, FAMILIES["bert"], size=10**6, positions=144)
 
 
 @pytest.mark.parametrize("name", ["roformer", "roformer-labels"])
@@ -245,6 +253,15 @@ def test_a_truncation_side_that_is_not_the_default_is_reported(tmp_path: Path) -
 def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=key):
         read(tmp_path / "checkpoint", "bert", **{key: value})
+
+
+@pytest.mark.parametrize("limit", [2, "9"])
+def test_a_limit_of_sentence_transformers_is_a_number_of_tokens(limit: object) -> None:
+    files = {ENCODER_CONFIG: {"max_seq_length": limit}}
+    with pytest.raises(
+        ExportError, match=rf"max_seq_length or model_max_length is {limit!r}; it must be a number from 3 on"
+    ):
+        read_tokenizer(GOLDEN / "bert", files, FAMILIES["bert"], size=10**6, positions=144)
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-labels"])
