@@ -163,7 +163,8 @@ def _error(name: str, value: float) -> str:
     """A line on one error: cosines with five digits, because 0.99631 is not 1."""
     if not name.endswith("_cosine"):
         return f"  {name} {value:.2g}"
-    what = {"cls": "[CLS]", "mean": "mean", "sentence": "default"}[name.removesuffix("_smallest_cosine")]
+    names = {"cls": "[CLS]", "mean": "mean", "sentence": "default"}
+    what = names.get(name.removesuffix("_smallest_cosine"), "self-test's")
     return f"  {name} {value:.5f}: of the {what} vectors to the checkpoint's own, over random texts; 1 means equal"
 
 

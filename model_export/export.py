@@ -35,6 +35,7 @@ from packbert.model_export.labels import pair_labels, relevance_scores
 from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.token_model import sides
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
+from packbert.model_export.verification.reference import one_word_texts
 from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
 
 
@@ -208,7 +209,8 @@ def _export(
         tokenizer.save(folder / TOKENIZER)
         _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
-        errors = verify(folder, expected, heads, precision, built.layout)
+        words = one_word_texts(sizes.vocabulary, tokenizer.tokenizer.encode("").ids) if precision != "fp32" else ()
+        errors = verify(folder, expected, heads, precision, built.layout, words)
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         manifest = make_manifest(

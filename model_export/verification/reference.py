@@ -17,12 +17,19 @@ READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediat
 MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes
 LENGTHS = (2, 3, 17, 31, 64, 130)
 ATTENTION_TOKENS = 64  # the attention of longer sequences is not kept
+SEED, WORDS = 20181011, 512
 
 
 def random_sequences(vocabulary: int, longest: int) -> list[NDArray[np.int32]]:
     """Sequences of random ids, the same in every export; each [length], at most `longest`."""
-    random = np.random.default_rng(20181011)
+    random = np.random.default_rng(SEED)
     return [random.integers(0, vocabulary, n, dtype=np.int32) for n in LENGTHS if n <= longest]
+
+
+def one_word_texts(vocabulary: int, frame: Sequence[int]) -> list[NDArray[np.int32]]:
+    """Random words, each between the special tokens `frame`, the same in every export."""
+    words = np.random.default_rng(SEED).integers(0, vocabulary, WORDS)
+    return [np.array([*frame[:1], word, *frame[1:]], np.int32) for word in words]
 
 
 def turned(x: Doubles, rotary: Rotary) -> Doubles:

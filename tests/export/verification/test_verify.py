@@ -40,6 +40,7 @@ def own_outputs(artifact: Path) -> Expected:
         of_means=False,
         vocabulary=[],
         sparse=[],
+        vectors_of=lambda _: {},
     )
 
 
