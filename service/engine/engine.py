@@ -170,6 +170,8 @@ class ModelEngine:
         self.opened = True
         self.health.loading = False
         log.info("ready: %s on %s, %d threads; %s", self.artifact.manifest.name, provider, threads, self.calibration)
+        for what, why in self.artifact.manifest.assumed.items():
+            log.info("%s assumes %s: %s", self.artifact.manifest.name, what, why)
 
     def check_open(self) -> None:
         """Raises Unavailable while the model is loading."""

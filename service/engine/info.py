@@ -23,6 +23,7 @@ def engine_info(artifact: Artifact, settings: Settings, provider: str | None) ->
         "heads": manifest.heads,
         **_embedding(artifact, settings),
         "missing_heads": manifest.missing,
+        "assumed": manifest.assumed,
         "pair_labels": manifest.pair_labels,
         "labels": manifest.labels,
         "label_scores": manifest.label_scores,

@@ -100,6 +100,7 @@ class InfoResponse(BaseModel):
     family: str = Field("", examples=["bert"])
     heads: list[str] = Field([], description="the outputs that this model has")
     missing_heads: dict[str, str] = Field({}, description="why an output is missing, by name")
+    assumed: dict[str, str] = Field({}, description="what the export assumed, or read of one of several files, and why")
     pooling: str = Field("", description="default pooling of /embed and /v1/embeddings", examples=["mean"])
     normalize: bool = Field(False, description="default of /embed; /v1/embeddings gives unit length by default")
     default_prompt_name: str | None = Field(None, description="the prompt of a request that names none")
@@ -117,7 +118,7 @@ class InfoResponse(BaseModel):
     special_tokens: bool = Field(
         False, description="whether all special tokens in a text are read as such by default (BERT_SPECIAL_TOKENS)"
     )
-    mask_token: str | None = Field(None, description="null while the model is loading")
+    mask_token: str | None = Field(None, description="null while the model is loading; empty without one")
     precision: str = Field("", examples=["int8"])
     device: str = Field("", description="the device that the artifact was exported for")
     execution_provider: str | None = Field(None, description="CPU, CUDA or OpenVINO; null while the model is loading")

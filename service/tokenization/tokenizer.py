@@ -61,7 +61,7 @@ class Tokenizer:
         standard = self.artifact.manifest.special_tokens
         self.mask_id = standard.get("mask", -1)
         self._whole = HFTokenizer.from_file(str(self.artifact.tokenizer))
-        self.mask_token = self._whole.id_to_token(self.mask_id) or ""
+        self.mask_token = self._whole.id_to_token(self.mask_id) or "" if "mask" in standard else ""
         own = own_special_tokens(self._whole, standard)
         self._plain = reading_only(self._whole, own)
         self._masking = reading_only(self._whole, {*own, self.mask_id})

@@ -1,16 +1,21 @@
 """Texts to ids, as transformers does it, except that special tokens in a text are text (but the mask in fill-mask)."""
 
 import asyncio
+import json
+import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
+from benchmarks.harness.process import ServiceProcess
+from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import (
@@ -24,6 +29,7 @@ from packbert.service.tokenization.encoding import (
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import describe_tokens
 from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
@@ -51,6 +57,28 @@ def test_its_thread_starts_when_it_opens_and_not_with_the_first_long_text(bert_a
     opened.open()
     assert len(set(threading.enumerate()) - before) == 1
     opened.close()
+
+
+def test_a_model_without_a_mask_token_is_served_and_says_what_its_export_assumed(
+    classifier: httpx.Client, tmp_path: Path
+) -> None:
+    shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
+    file, settings = (tmp_path / "checkpoint" / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    text = file.read_text("utf-8").replace("[MASK]", "[mask]").replace('"lowercase": true', '"lowercase": false')
+    file.write_text(text, "utf-8")
+    stated = json.loads(settings.read_text("utf-8"))
+    kept = {key: value for key, value in stated.items() if key not in ("mask_token", "do_lower_case")}
+    settings.write_text(json.dumps(kept), "utf-8")
+    assert "mask" not in export(tmp_path / "checkpoint", tmp_path / "artifact").special_tokens
+    body = {"inputs": "the cat sat on the mat."}
+    with ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "artifact")}) as service:
+        assert httpx.post(f"{service.url}/predict", json=body).json() == classifier.post("/predict", json=body).json()
+        assert httpx.post(f"{service.url}/fill-mask", json=body).status_code == 501
+        info = httpx.get(f"{service.url}/info").json()
+        assert info["mask_token"] == ""
+        for what, why in info["assumed"].items():
+            assert f"assumes {what}: {why}" in service.output()
+        assert info["assumed"]["do_lower_case"].startswith("false, as in tokenizer.json; transformers assumes true")
 
 
 def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answers: dict[str, Any]) -> None:
