@@ -13,6 +13,8 @@ class DeviceError(Exception):
 
 
 class ServiceError(Exception):
+    """Why a request has no answer: what the route answers in place of one."""
+
     status = 500
     code = "internal"
     default_retry_after: float | None = None  # seconds

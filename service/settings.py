@@ -55,6 +55,8 @@ class NamedModel(BaseModel):
 
 
 class Settings(BaseModel):
+    """What the BERT_* variables set, by their names in lower case; frozen."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     artifact: Path | None = Field(None, description="BERT_MODEL for an artifact: a folder that `packbert export` wrote")

@@ -27,9 +27,9 @@ def _section(name: str, thing: Any) -> Iterator[str]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Those with a docstring; properties and private ones are for the service itself."""
+    """Those with a docstring of their own; properties, private ones and the others are for the service itself."""
     for name, one in inspect.getmembers(kind):
-        if not name.startswith("_") and callable(one) and inspect.getdoc(one):
+        if not name.startswith("_") and callable(one) and one.__doc__:
             yield name, one
 
 
@@ -44,6 +44,5 @@ def _signature(name: str, thing: Any) -> str:
 
 
 def _words(thing: Any) -> str:
-    """Its own docstring: that of a base class is about something else."""
-    own = thing.__doc__ or "The [settings](settings.md) as a frozen object."
-    return inspect.cleandoc(own).replace("[texts", "\\[texts").replace("[tokens", "\\[tokens").replace("[dim", "\\[dim")
+    """Its own docstring: that of a base class is about something else. Raises TypeError without one."""
+    return re.sub(r"\[(texts|tokens|dim)", r"\\[\1", inspect.cleandoc(thing.__doc__))

@@ -10,7 +10,9 @@ from typing import Any
 from packbert.parser import Parser
 from packbert.service.errors import ServiceError
 from packbert.service.library.files import COLUMN, FileError
-from packbert.service.library.job import Job
+from packbert.service.library.job import Job, may_pass
+
+CONTINUES = "; the same command continues"
 
 
 def add_input(parser: Parser) -> None:
@@ -65,10 +67,10 @@ def run_command(program: str, answer: Callable[[], int], *wrong: type[Exception]
         print(f"{program}: {error}", file=sys.stderr)
         return 2
     except ServiceError as error:
-        print(f"{program}: {error}; the same command continues", file=sys.stderr)
+        print(f"{program}: {error}{CONTINUES if may_pass(error) else ''}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{program}: stopped; the same command continues", file=sys.stderr)
+        print(f"{program}: stopped{CONTINUES}", file=sys.stderr)
         return 130
     if refused:
         print(f"{program}: rows that were refused and have no answer: {refused}", file=sys.stderr)

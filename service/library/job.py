@@ -117,12 +117,18 @@ def in_halves(call: Call, chunks: Iterable[list[Input]], *, skip_errors: bool = 
 
 
 INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs
+PASSING_ERRORS = {0, 429, 500, 502, 503, 504}  # statuses that the same request may not get another time
 
 
 def concerns_input(error: ServiceError) -> bool:
     """Whether other inputs may be answered. A 422 without an index is about the fields that all have."""
     about_fields = error.status == 422 and error.index is None
     return (error.status in INPUT_ERRORS and not about_fields) or error.code == TokenizerFailed.code
+
+
+def may_pass(error: ServiceError) -> bool:
+    """Whether the same job gets further another time: not past an input, a field, a key or a task that is refused."""
+    return error.index is None and error.status in PASSING_ERRORS
 
 
 def place(error: ServiceError, first: int, name: Callable[[int], str]) -> ServiceError:

@@ -1,19 +1,23 @@
 """The pages are true: requests get the printed answers, and what code or results give is what the pages show."""
 
+import inspect
 import re
 from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import packbert
 from docs.tools import pictures
 from docs.tools.answers import BUNDLED, Request, requests_of, same, send, shown
 from docs.tools.marks import PART, fill, names, pages
 from docs.tools.metrics import GPU_ONLY, scrape
 from docs.tools.parts import parts_of
+from docs.tools.python_reference import public_names
 from docs.tools.settings import COMPOSE, rewrite_compose
 from packbert.service.settings import Settings
 from tests.docs.conftest import ClientOf
@@ -51,6 +55,13 @@ def parts(client_of: ClientOf) -> dict[str, Callable[[], str]]:
 def test_the_parts_that_code_gives_are_those_that_the_command_writes(page: Path, parts: dict[str, Any]) -> None:
     text = page.read_text("utf-8")
     assert fill(text, parts) == text, "run `make docs`"
+
+
+def test_each_python_name_is_described_by_its_own_docstring() -> None:
+    for section in re.split(r"^##+ ", public_names(), flags=re.MULTILINE)[1:]:
+        words = attrgetter(section.partition("\n")[0])(packbert).__doc__
+        assert words, section
+        assert inspect.cleandoc(words) in section.replace("\\[", "[")
 
 
 def test_every_part_stands_on_one_page() -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
-from packbert import Engine, ServiceError
-from packbert.service.errors import Overloaded
+from packbert import Engine, RequestFailed, ServiceError
+from packbert.service.errors import Invalid, NoSuchHead, Overloaded, Unavailable
 from packbert.service.library import engine as library
 from packbert.service.library import job
+from packbert.service.library.arguments import run_command
 from packbert.service.library.bulk_command import main
 from tests.paths import GOLDEN
 
@@ -116,12 +117,38 @@ def test_refused_rows_are_named_or_left_empty(
     source.write_text("a,b\nmy dog,is hairy\n,\nmy dog,is hairy\n", "utf-8")
     command = [str(source), str(output), "--model", str(bert_artifact), "--column", "a", "--pair-column", "b"]
     assert main([*command, "--task", "nsp"]) == 1
-    assert "row 2: input has no tokens" in capsys.readouterr().err
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert "row 2: input has no tokens" in refusal
+    assert refusal.endswith("; --skip-errors leaves refused rows without an answer")
     assert main([*command, "--task", "nsp", "--skip-errors"]) == 3
     first, empty, third = (json.loads(line) for line in output.read_text("utf-8").splitlines())
     assert empty is None
     assert first == third
     assert first["label"] in first
+
+
+@pytest.mark.parametrize(
+    ("error", "continues"),
+    [
+        (ServiceError("a run failed"), True),
+        (ServiceError("a run failed on this text", index=3), False),
+        (Unavailable("loading"), True),
+        (Overloaded("the queue is full"), True),
+        (RequestFailed("no server answers"), True),
+        (RequestFailed("the key is missing or wrong", status=401), False),
+        (RequestFailed("there is no model 'x'", status=404), False),
+        (Invalid("poolin: did you mean pooling?"), False),
+        (NoSuchHead("this model has no tags head"), False),
+    ],
+)
+def test_an_error_says_that_the_command_continues_only_if_it_does(
+    error: ServiceError, continues: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer() -> int:
+        raise error
+
+    assert run_command("packbert bulk", answer) == 1
+    assert capsys.readouterr().err == f"packbert bulk: {error}{'; the same command continues' * continues}\n"
 
 
 @pytest.mark.parametrize(
