@@ -1,6 +1,7 @@
 """`benchmarks/gpu.sh` gets one run on a rented machine: a part that fails must not stop the other parts."""
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +13,9 @@ from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.__main__ import measure_parts
 from benchmarks.gpu.card import IDLE, query_card
 from benchmarks.gpu.plan import PLANS
+from tests.paths import ROOT
+
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
 def fail() -> Any:
@@ -39,6 +43,15 @@ def test_nothing_is_measured_without_self_test_and_parity(part: str, result: Cal
     failed, kept = measure({part: result, "rates": lambda: 7})
     assert failed == [part]
     assert [list(found) for found in kept] == [[part]]
+
+
+def test_the_script_asks_for_the_python_of_the_images_locks() -> None:
+    locked = re.search(r"^FOR_IMAGES = .*--python-version (\S+)", MAKEFILE, re.MULTILINE)
+    assert locked
+    script, page = ((ROOT / "benchmarks" / name).read_text("utf-8") for name in ("gpu.sh", "results/gpu.md"))
+    assert f"sys.version_info < ({locked[1].replace('.', ', ')})" in script
+    assert f"Python {locked[1]} or newer" in script.partition("set -euo")[0]
+    assert f"Python {locked[1]} or newer" in page
 
 
 def test_a_size_that_fails_does_not_stop_the_next_one(
