@@ -1,20 +1,21 @@
 # make serve: install, export the bundled model, serve it.   make test: the whole suite.
 # make check: lint, types, import rules, documents.   make images: the images of docker/Dockerfile.
-# RUNTIME=cpu for install, dev, serve, check and test: ONNX Runtime without CUDA's kernels, 270 MB less.
+# RUNTIME=cpu: ONNX Runtime without CUDA's kernels, 270 MB less, until RUNTIME=cuda.
 PYTHON ?= python3
 PORT := $(or $(BERT_PORT),8080)
 BIN := .venv/bin
-ON_CPU := $(if $(filter cpu,$(RUNTIME)),-cpu)
+# without RUNTIME: that of the last install
+ON_CPU := $(if $(filter cpu,$(or $(RUNTIME),$(if $(wildcard .venv/installed-cpu),cpu))),-cpu)
 INSTALLED := .venv/installed$(ON_CPU)
 DEV := .venv/dev$(ON_CPU)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NOT_INSTALLED = echo "make install: pip ended with an error, see above; it needs a network, or PIP_INDEX_URL set to an index that it reaches" >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images release-check reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-start test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images release-check reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-start | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: $(INSTALLED)
 dev: $(DEV)
@@ -70,6 +71,10 @@ ON_ALL_CORES = -n auto --maxprocesses 8 --dist loadfile --max-worker-restart 0
 
 test: dev
 	$(BIN)/python -m pytest $(ON_ALL_CORES)
+
+# README and the page `start` from an empty folder: every command as printed, every answer as printed
+test-start: dev
+	$(BIN)/python -m tests.docs.stranger
 
 # int8's products and vectors on an emulated processor with AVX2 only, which is slow (/proc/cpuinfo too is emulated)
 test-avx2: dev

@@ -1,8 +1,8 @@
 """The commands and programs of the pages work, as far as a machine without a network and a cluster can tell."""
 
-import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from packbert.service.flags import variables_of
 from packbert.service.library import bulk_command, client_command, tune_command
 from tests.deploy.chart import render
 from tests.docs.conftest import ClientOf
-from tests.paths import ROOT
+from tests.docs.stranger import ELSEWHERE, PAGES, Stranger, link_environment, steps_of
+from tests.paths import README, ROOT
 
 SHOWN = [*pages(), ROOT / "examples" / "README.md", ROOT / "deploy" / "ray" / "README.md"]
-BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PARSERS: dict[str, Callable[[list[str]], Any]] = {
     "serve": variables_of,
@@ -37,12 +37,13 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
 
 
 def commands_of(page: Path) -> list[str]:
-    blocks = BLOCK.findall(page.read_text("utf-8"))
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
-    return [re.sub(r"\s+#.*", "", line[2:]) for line in lines if not line.startswith("$ curl localhost:8080")]
+    shown = [step.command for step in steps_of(page) if not step.is_program]
+    return [re.sub(r"\s+#.*", "", one) for one in shown if not one.startswith("curl localhost:8080")]
 
 
-COMMANDS = [(page, command) for page in SHOWN for command in commands_of(page)]
+STRANGER = [step for page in PAGES for step in steps_of(page)]
+RUN = {re.sub(r"\s+#.*", "", step.command) for step in STRANGER if step.runs}
+COMMANDS = [(page, command) for page in SHOWN for command in commands_of(page) if command not in RUN]
 
 
 def check_packbert(words: list[str]) -> None:
@@ -142,31 +143,53 @@ def test_the_task_of_the_worked_example_answers(artifact_of: Callable[[str], Pat
     assert (done.stdout.strip(), done.returncode) == ("[0, 2]", 0), done.stderr
 
 
-def test_the_page_start_leads_to_labels_for_a_file(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
-    """Its commands in their order; the requests between them are among the answers."""
-    run = [one for one in commands_of(ROOT / "docs" / "start.md") if one.startswith(".venv/bin/")]
-    assert [one.split()[1] for one in run] == [
-        "examples/train_classifier.py", "describe", "export", "serve", "bulk",
-    ]  # fmt: skip
-    (tmp_path / "artifacts").mkdir()
-    (tmp_path / "artifacts" / "sample").symlink_to(artifact_of("sample"))
-    for folder in ("examples", "model_export"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    (tmp_path / "reviews.csv").write_text("text\n服务很好。\n又贵又难吃。\n", "utf-8")
-    for command in run:
-        program, *words = shlex.split(command)
-        module = ["-m", "packbert"] if program.endswith("packbert") else []
-        if words[0] != "serve":
-            done = subprocess.run(
-                [sys.executable, *module, *words], cwd=tmp_path, capture_output=True, text=True, env=environment()
-            )
-            assert done.returncode == 0, f"{command}\n{done.stderr}"
-    answers = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text("utf-8").splitlines()]
-    assert [one[0]["label"] for one in answers] == ["好评", "差评"]
+def test_a_stranger_gets_what_readme_and_start_print(tmp_path: Path) -> None:
+    """In a fresh clone, whose environment is that of the tests: `make test-start` installs one."""
+    with Stranger(tmp_path, link_environment) as stranger:
+        for step in STRANGER:
+            if step.runs:
+                stranger.run(step)
 
 
-def environment() -> dict[str, str]:
-    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+def test_what_a_stranger_does_not_run_is_on_the_pages_and_run_by_a_target() -> None:
+    left = [step.command for step in STRANGER if not step.runs]
+    assert [begin for begin in ELSEWHERE if not any(one.startswith(begin) for one in left)] == []
+    assert [by for by in ELSEWHERE.values() if by.startswith("make ") and f"\n{by[5:]}:" not in MAKEFILE] == []
+
+
+def test_the_commands_that_set_all_up_are_those_of_the_checks() -> None:
+    """`make test` itself, and `make serve` by `make test-start`, which runs what README prints."""
+    start = README.read_text("utf-8").partition("## Start\n")[2].partition("With Docker")[0]
+    shown = re.findall(r"^\$ make (.+)$", start, re.MULTILINE)
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    called = {target for words in re.findall(r"^ *make (.+)$", script, re.MULTILINE) for target in words.split()}
+    assert shown == ["serve", "test"]
+    assert {"test", "test-start"} <= called
+    assert "make serve" in RUN
+    assert [target for target in called if f"\n{target}:" not in MAKEFILE] == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "words", "installs"),
+    [
+        ("installed-cpu", "export", []),
+        ("installed-cpu", "dev", ["requirements-dev-cpu.lock"]),
+        ("installed-cpu", "install RUNTIME=cuda", ["requirements.lock"]),
+        ("installed", "export", []),
+        ("installed", "dev", ["requirements-dev.lock"]),
+        ("installed", "install RUNTIME=cpu", ["requirements-cpu.lock"]),
+    ],
+)
+def test_a_command_without_a_runtime_keeps_the_installed_one(
+    kept: str, words: str, installs: list[str], tmp_path: Path
+) -> None:
+    for file in (ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("requirements*.lock")):
+        shutil.copyfile(file, tmp_path / file.name)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / kept).touch()
+    make = ["make", "--dry-run", *words.split()]
+    done = subprocess.run(make, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True, text=True)
+    assert re.findall(r"-r (\S+)", done.stdout) == installs
 
 
 def test_no_page_names_an_install_from_an_index() -> None:
