@@ -12,10 +12,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NOT_INSTALLED = echo "make install: pip ended with an error, see above; it needs a network, or PIP_INDEX_URL set to an index that it reaches" >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-start test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images release-check reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test-proxies test test-start test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images release-check reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-start | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-proxies | test-start | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: $(INSTALLED)
 dev: $(DEV)
@@ -65,6 +65,11 @@ check-rules: dev
 	promtool check config deploy/prometheus/prometheus.yml
 	promtool test rules tests/deploy/rules_test.yml
 	$(BIN)/python -m pytest tests/deploy/with_prometheus.py
+
+# restarts of two replicas under load, behind nginx and HAProxy as docs/operate/tls.md configures them
+test-proxies: dev
+	@command -v nginx >/dev/null && command -v haproxy >/dev/null || { echo "nginx or haproxy is missing: apt-get install nginx haproxy"; exit 1; }
+	$(BIN)/python -m pytest tests/deploy/with_proxies.py
 
 # Each worker runs whole files, and starts each server that they share once. A worker that crashes ends the run.
 ON_ALL_CORES = -n auto --maxprocesses 8 --dist loadfile --max-worker-restart 0

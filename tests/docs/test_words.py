@@ -16,6 +16,7 @@ TRANSLATED = [DOCS / "index.md", DOCS / "start.md"]
 TRANSLATED += [page for part in ("guides", "operate", "understand") for page in sorted((DOCS / part).glob("*.md"))]
 PAIRS = [(page, page.with_suffix(".zh.md")) for page in TRANSLATED if not page.name.endswith(".zh.md")]
 PAIRS.append((ROOT / "README.md", ROOT / "README.zh-CN.md"))
+CONFIGURATION = re.compile(r"^ *```(?:nginx|haproxy|yaml)\n.*?```", re.MULTILINE | re.DOTALL)
 SHORTENED = {"fleet.md"}  # in Chinese its conclusions alone
 HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 TERM = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ", re.MULTILINE)
@@ -59,6 +60,7 @@ def test_a_chinese_page_has_the_sections_commands_and_programs_of_the_english_on
     assert HEADING.findall(texts[1]) == HEADING.findall(texts[0])
     assert commands_of(chinese) == commands_of(english)
     assert PROGRAM.findall(texts[1]) == PROGRAM.findall(texts[0])
+    assert CONFIGURATION.findall(texts[1]) == CONFIGURATION.findall(texts[0])
     asked = [[(one.model, one.command, one.answer) for one in requests_of(page)] for page in (english, chinese)]
     assert asked[1] == asked[0]
 
