@@ -117,6 +117,10 @@ class Backend(ABC):
     async def ready(self) -> str:
         """Why a request would not be answered now; empty when it would."""
 
+    async def readiness(self) -> dict[str, str]:
+        """Why each of the service's models would not answer now, by name, the default first; empty where it would."""
+        return {name: await model.ready() for name, model in self.group.items()}
+
     @abstractmethod
     async def info(self) -> dict[str, Any]:
         """The content of /info."""

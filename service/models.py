@@ -69,6 +69,7 @@ class ServedModel(Backend):
             try:
                 new = await asyncio.to_thread(self._make, self.name, source, old, leads)
                 if new.artifact == old.artifact:
+                    self.metrics.swapped(self.name, "unchanged")
                     return False
                 try:
                     await new.open()
@@ -78,11 +79,13 @@ class ServedModel(Backend):
                     await new.close()
                     raise
             except Exception as error:
+                self.metrics.swapped(self.name, "refused")
                 fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
                 log.warning("%s", fault)
                 raise Invalid(fault, code="artifact") from error
             new.source = new.source or source
             self._point_to(new)
+            self.metrics.swapped(self.name, "swapped")
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
             old.unused.clear()
             if old.users:

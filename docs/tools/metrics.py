@@ -31,6 +31,7 @@ UNITS = {  # by the end of the name without _total: the first that fits
     "errors": "requests",
     "requests": "requests",
     "runs": "runs",
+    "swaps": "swaps",
     "fds": "files",
     "info": "1",
     "execution_provider": "1",
@@ -49,10 +50,11 @@ def scrape() -> str:
     metrics.compared("", [1.0], [True], [0.0, 0.0])
     metrics.loaded("", 0.0)
     metrics.in_memory("", True)
+    metrics.swapped("", "swapped")
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="", precision="", device="", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")
-    state = register_state([artifact], {"": os.getpid()}, ready=True)
+    state = register_state([artifact], {"": os.getpid()}, {"": ""})
     return render([*metrics.registries, state])[0].decode()
 
 

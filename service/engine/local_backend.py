@@ -77,8 +77,7 @@ class LocalBackend(Backend):
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        ready = not await self.default.ready()
-        state = register_state(self.artifacts, {"": os.getpid()}, ready=ready)
+        state = register_state(self.artifacts, {"": os.getpid()}, await self.default.readiness())
         return render([state, *self.metrics.registries], accept)
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -281,8 +282,12 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     @get("/ready", response_model=Readiness, responses=not_ready, summary="The model answered a known input lately")
     async def ready() -> Response:
         reason = await backend.ready()
-        degraded = {"degraded": backend.degraded} if backend.degraded else {}
-        return json_response({"status": reason or "ready"} | degraded, 503 if reason else 200)
+        content: dict[str, Any] = {"status": reason or "ready"}
+        if backend.degraded:
+            content["degraded"] = backend.degraded
+        if backend is backend.default and len(backend.group) > 1:
+            content["models"] = {name: one or "ready" for name, one in (await backend.readiness()).items()}
+        return json_response(content, 503 if reason else 200)
 
     @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:

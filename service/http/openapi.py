@@ -49,6 +49,7 @@ Timeout = Annotated[
 
 class Readiness(Status):
     degraded: str | None = Field(None, description=f"{DEGRADED}; absent where that is not so")
+    models: dict[str, str] | None = Field(None, description="the status of each of several models, by name")
 
 
 class TaskRoute(APIRoute):

@@ -59,6 +59,9 @@ class Metrics:
     def loaded(self, model: str, seconds: float) -> None:
         observe(self.cells, [self._cells.histogram(series.LOAD, model)], [seconds])
 
+    def swapped(self, model: str, outcome: str) -> None:
+        self.cells[self._cells.at(series.SWAPS, model, outcome)] += 1.0
+
     def in_memory(self, model: str, is_in_memory: bool) -> None:
         self.cells[self._cells.at(series.IN_MEMORY, model)] = float(is_in_memory)
 

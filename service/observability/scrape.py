@@ -96,8 +96,8 @@ class StateCollector(Collector):
     """The artifact, readiness, and prometheus_client's own figures of each process."""
 
     artifacts: Sequence[Artifact]  # one for each model, the default first
-    ready: bool
     processes: Mapping[str, int]  # process id by name; no label for the name ""
+    readiness: Mapping[str, str]  # of each model, as Backend.readiness
 
     def collect(self) -> Iterable[Metric]:
         names = ["model", "license", "language", "digest", "precision", "device", "version"]
@@ -108,7 +108,12 @@ class StateCollector(Collector):
             values = [manifest.name, identity.license, languages, one.digest, manifest.precision, manifest.device]
             info.add_metric([*values, version("packbert")], 1)
         yield info
-        yield GaugeMetricFamily("bert_ready", "1 while /ready is 200", value=float(self.ready))
+        ready = {name: float(not reason) for name, reason in self.readiness.items()}
+        yield GaugeMetricFamily("bert_ready", "1 while /ready is 200", value=next(iter(ready.values())))
+        by_model = GaugeMetricFamily("bert_model_ready", "1 while /models/NAME/ready is 200", labels=["model"])
+        for name, value in ready.items():
+            by_model.add_metric([name], value)
+        yield by_model
         families: dict[str, Metric] = {}
         for name, process in self.processes.items():
             for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
@@ -118,7 +123,9 @@ class StateCollector(Collector):
         yield from families.values()
 
 
-def register_state(artifacts: Sequence[Artifact], processes: Mapping[str, int], *, ready: bool) -> CollectorRegistry:
+def register_state(
+    artifacts: Sequence[Artifact], processes: Mapping[str, int], readiness: Mapping[str, str]
+) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(StateCollector(artifacts, ready, processes))
+    registry.register(StateCollector(artifacts, processes, readiness))
     return registry

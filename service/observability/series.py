@@ -121,6 +121,8 @@ IN_MEMORY = Series(
 )
 about = "Loading a model: at the start with its self-test and measurements, later when it was put out of memory"
 LOAD = _histogram(RUN_SECONDS, "bert_load_seconds", about, "model")
+about = "Swaps of a model by how they ended: swapped, unchanged, refused; each process counts its own"
+SWAPS = Series(COUNTER, "bert_swaps", about, ("model", "outcome"), ())
 TOKENIZING_REQUESTS = Series(GAUGE, "bert_tokenizing_requests", "Requests that are tokenized or wait for it")
 about = "Characters of requests that are not tokenized yet"
 TOKENIZING_CHARACTERS = Series(GAUGE, "bert_tokenizing_characters", about)
@@ -132,6 +134,6 @@ TABLE = {  # by name, in the order of a scrape
         *(REQUESTS, OPERATIONAL, ERRORS, TRUNCATED, RUN_TOKENS, SLOTS),
         *(BATCH_TOKENS, BATCH_SEQUENCES, FORWARD, WAIT, CANARY),
         *(SHARED, COSINE, FIRST, SHADOW_SECONDS),
-        *(PROVIDER, DEGRADED, IN_MEMORY, LOAD, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
+        *(PROVIDER, DEGRADED, IN_MEMORY, LOAD, SWAPS, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
     )
 }

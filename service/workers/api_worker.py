@@ -107,8 +107,8 @@ class RemoteBackend(Backend):
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:  # noqa: ARG002 - there are no exemplars to show
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
-        reason, of_queue = await asyncio.gather(self.default.ready(), self._query_metrics())
-        return await asyncio.to_thread(self._render_sums, ready=not reason) + of_queue, CONTENT_TYPE
+        readiness, of_queue = await asyncio.gather(self.default.readiness(), self._query_metrics())
+        return await asyncio.to_thread(self._render_sums, readiness) + of_queue, CONTENT_TYPE
 
     async def _query_metrics(self) -> bytes:
         """Empty without an engine."""
@@ -117,10 +117,10 @@ class RemoteBackend(Backend):
         except Unavailable:
             return b""
 
-    def _render_sums(self, *, ready: bool) -> bytes:
+    def _render_sums(self, readiness: dict[str, str]) -> bytes:
         folder = Path(self.spec.folder)
         processes = worker_pids(folder) | {"supervisor": os.getppid()}
-        state, _ = render([register_state(self.artifacts, processes, ready=ready)], "")
+        state, _ = render([register_state(self.artifacts, processes, readiness)], "")
         return state + aggregate(metrics_dir(folder))
 
     def _restart_for_artifact(self) -> None:

@@ -52,9 +52,10 @@ class Query:
 
     @property
     def filters(self) -> bool:
-        """Whether it compares, so that no result is one of its results."""
+        """Whether it compares or asks for an absence, so that no result is one of its results."""
         comparisons = (">", "<", "==", "!=", ">=", "<=")
-        return any(str(node.op) in comparisons for node in self.nodes if isinstance(node, promql_parser.BinaryExpr))
+        compared = [node for node in self.nodes if isinstance(node, promql_parser.BinaryExpr)]
+        return self.expression.startswith("absent(") or any(str(node.op) in comparisons for node in compared)
 
 
 def _walk(node: Any) -> Iterator[Any]:

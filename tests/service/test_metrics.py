@@ -143,10 +143,11 @@ def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> No
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="m", precision="int8", device="cpu", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="d")
-    state = register_state([artifact], {"api-0": os.getpid(), "engine": 2**22 + 1}, ready=False)
+    state = register_state([artifact], {"api-0": os.getpid(), "engine": 2**22 + 1}, {"m": "loading", "n": ""})
     text = render([state])[0].decode()
     values = values_of(text)
-    assert values["bert_ready"] == 0
+    assert values["bert_ready"] == values['bert_model_ready{model="m"}'] == 0
+    assert values['bert_model_ready{model="n"}'] == 1
     assert values['process_cpu_seconds_total{process="api-0"}'] > 0
     assert 'process="engine"' not in text
 

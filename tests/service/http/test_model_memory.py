@@ -157,26 +157,34 @@ def test_a_model_that_is_not_in_memory_can_be_swapped(
 def test_a_model_that_cannot_be_loaded_again_answers_503_until_it_can_and_leaves_the_others_in_memory(
     folders: Mapping[str, Path], alone: dict[str, Any]
 ) -> None:
-    weights = folders["first"] / "cpu" / WEIGHTS
     with (
         ServiceProcess(settings_for(folders)) as process,
         httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client,
     ):
-        embed(client, "second"), embed(client, "third")
-        weights.rename(weights.with_suffix(".away"))
-        try:
-            for _ in range(4):  # the first one tries to load it
-                answer = client.post("/embed", json={"inputs": TEXTS})
-                assert (answer.status_code, answer.json()["code"]) == (503, "suspended")
-                assert "the model cannot be loaded: the artifact's files have changed" in answer.json()["error"]
-                assert WEIGHTS in answer.json()["error"]
-            assert WEIGHTS in client.get("/ready").text
-            assert in_memory(client) == {"second", "third"}
-            assert embed(client, "third") == alone["third"]
-        finally:
-            weights.with_suffix(".away").rename(weights)
-        until(lambda: client.get("/ready").status_code == 200)
-        assert embed(client, "first") == alone["first"]
+        for name, status in (("first", 503), ("second", 200)):  # of the service: that of the default
+            others = [other for other in NAMES if other != name]
+            assert [embed(client, other) for other in others] == [alone[other] for other in others]
+            weights = folders[name] / "cpu" / WEIGHTS
+            weights.rename(weights.with_suffix(".away"))
+            try:
+                for _ in range(4):  # the first one tries to load it
+                    answer = client.post("/embed", json={"inputs": TEXTS, "model": name})
+                    assert (answer.status_code, answer.json()["code"]) == (503, "suspended")
+                    assert "the model cannot be loaded: the artifact's files have changed" in answer.json()["error"]
+                    assert WEIGHTS in answer.json()["error"]
+                ready = client.get("/ready")
+                states = ready.json()["models"]
+                assert (ready.status_code, WEIGHTS in states.pop(name)) == (status, True)
+                assert states == dict.fromkeys(others, "ready")
+                assert metric(client, "bert_ready") == (status == 200)
+                for other in NAMES:
+                    assert metric(client, f'bert_model_ready{{model="{other}"}}') == (other != name)
+                assert in_memory(client) == {*others}
+                assert embed(client, "third") == alone["third"]
+            finally:
+                weights.with_suffix(".away").rename(weights)
+            until(lambda: client.get(f"/models/{name}/ready").status_code == 200)  # noqa: B023 - it ends in this turn
+            assert embed(client, name) == alone[name]
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,14 @@ def infer(client: httpx.Client, name: str) -> Any:
     response = client.post(f"/v2/models/{name}/infer", json={"inputs": [tensor], "outputs": [{"name": "embedding"}]})
     assert response.status_code == 200, response.text
     return response.json()
+
+
+def swaps(client: httpx.Client) -> Counter[str]:
+    """Of the model `second`, by how they ended."""
+    counted = re.findall(
+        r'^bert_swaps_total{model="second",outcome="(\w+)"} (\S+)', client.get("/metrics").text, re.MULTILINE
+    )
+    return Counter({outcome: int(float(number)) for outcome, number in counted})
 
 
 def test_a_model_is_named_by_the_body_or_by_the_path_and_the_first_is_the_default(
@@ -173,7 +182,7 @@ def test_each_model_has_its_own_info_and_state(service: httpx.Client) -> None:
 
 
 def test_a_swap_needs_its_own_key(service: httpx.Client) -> None:
-    body = {"model": "second"}
+    body, before = {"model": "second"}, swaps(service)
     assert service.post("/admin/models", json=body).status_code == 401
     assert service.post("/admin/models", json=body, headers={"authorization": "Bearer wrong"}).status_code == 401
     answer = service.post("/admin/models", json=body, headers=ADMIN)
@@ -181,11 +190,13 @@ def test_a_swap_needs_its_own_key(service: httpx.Client) -> None:
     answer = service.post("/admin/models", json=body | {"source": "a" * 5000}, headers=ADMIN)
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
     assert answer.json()["error"].endswith("at most 4096 are accepted here: send model and source alone")
+    assert swaps(service) - before == {"unchanged": 1}
 
 
 def test_an_artifact_that_cannot_be_served_changes_nothing_and_says_why(
     service: httpx.Client, folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
 ) -> None:
+    before = swaps(service)
     for name in ("damaged", "wrong"):
         shutil.copytree(folders["first"], tmp_path / name)
     (tokenizer,) = (tmp_path / "damaged").rglob("tokenizer.json")
@@ -197,6 +208,7 @@ def test_an_artifact_that_cannot_be_served_changes_nothing_and_says_why(
         assert (answer.status_code, answer.json()["code"]) == (422, "artifact"), answer.text
         assert why in answer.json()["error"]
     assert embed(service, "/embed", model="second") == alone["second"]
+    assert swaps(service) - before == {"refused": 3}
 
 
 def test_every_answer_under_swaps_is_wholly_one_models(
@@ -233,6 +245,7 @@ def test_every_answer_under_swaps_is_wholly_one_models(
         answer = httpx.post(f"{service.base_url}/embed", json={"inputs": TEXTS, "model": "second"})
         assert answer.json() == alone["second"]
     assert embed(service, "/embed") == alone["first"]
+    assert swaps(service)["swapped"] >= 24  # each process counts its own
 
 
 def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
