@@ -18,7 +18,10 @@ CHART_SCHEMA = ROOT / "deploy" / "helm" / "packbert" / "values.schema.json"
 COLUMNS = ("variable", "default", "allowed", "what it sets")
 NOT_PASSED = ("artifact", "model", "models", "precision", "cache", "host", "port")  # the container has its own
 # The chart has values for these, and takes no key in clear text.
-OF_CHART = {"device", "api_processes", "admin_port", "linger_seconds", "drain_seconds", "api_key", "api_key_file"}
+OF_CHART = {
+    *("device", "api_processes", "admin_port", "linger_seconds", "drain_seconds"),
+    *("api_key", "api_key_file", "admin_key"),
+}
 
 
 def settings_table() -> str:

@@ -4,6 +4,7 @@ Knows no cluster. The schemas of custom resources hold only the fields that depl
 """
 
 import json
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -84,6 +85,11 @@ def render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
     return helm_process().submit(_render_packaged, values, folder).result()
 
 
+def render_below_another(values: dict[str, Any], folder: Path) -> dict[str, str]:
+    """What a chart `parent`, which is written into `folder` and has this one as its dependency, renders, by file."""
+    return helm_process().submit(_render_below_another, values, folder).result()
+
+
 @cache
 def helm_process() -> ProcessPoolExecutor:
     """The only process that imports Helm's library, which is written in Go: its runtime takes over the signals of a
@@ -112,6 +118,19 @@ def _render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
         archive = chart.save(folder)
     with helm_python.Chart.load(Path(archive)) as packed:
         files: dict[str, str] = packed.render(values, name="demo")
+    return files
+
+
+def _render_below_another(values: dict[str, Any], folder: Path) -> dict[str, str]:
+    import helm_python
+
+    shutil.copytree(CHART, folder / "charts" / "packbert")
+    dependency = {"name": "packbert", "version": ">=0.1.0"}
+    metadata = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
+    (folder / "Chart.yaml").write_text(yaml.safe_dump(metadata), "utf-8")
+    with helm_python.Chart.load(folder) as chart:
+        chart.validate_schema(values)
+        files: dict[str, str] = chart.render(values, name=RELEASE, namespace=NAMESPACE)
     return files
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MODEL = {"model": "org/model"}
+MODELS: dict[str, Any] = {"models": [{"name": "zh", "model": "org/zh"}, {"name": "en", "model": "org/en@main"}]}
 GRACE = "terminationGracePeriodSeconds"
 PEER = [{"podSelector": {"matchLabels": {"app": "gateway"}}}]
 SCRAPER = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
@@ -109,6 +110,38 @@ CASES = {
             "pod/initContainers": None,
         },
     ),
+    "models of the hub": Case(
+        MODELS | {"precision": "int8", "podAnnotations": {"a": "b"}},
+        {
+            "env/BERT_MODELS": "/etc/packbert-models/models.yaml",
+            "env/BERT_MODEL": None,
+            "env/BERT_ARTIFACT": None,
+            "env/BERT_PRECISION": "int8",
+            "ConfigMap/metadata/name": "demo-packbert-models",
+            "container/image": "packbert:cpu",
+            "container/volumeMounts/2": {"name": "models", "mountPath": "/etc/packbert-models", "readOnly": True},
+            "pod/volumes/1/name": "cache",
+            "pod/volumes/2": {"name": "models", "configMap": {"name": "demo-packbert-models"}},
+        },
+    ),
+    "models of claims": Case(
+        {
+            "models": [{"name": "zh", "model": "/artifacts/zh"}, {"name": "en", "model": "/checkpoint/en"}],
+            "artifact": {"claim": "artifacts"},
+            "checkpoint": {"claim": "checkpoints"},
+            "networkPolicy": {"enabled": True},
+        },
+        {
+            "container/image": "packbert:cpu",
+            "pod/volumes/1/persistentVolumeClaim": {"claimName": "artifacts", "readOnly": True},
+            "pod/volumes/3/persistentVolumeClaim": {"claimName": "checkpoints", "readOnly": True},
+            "NetworkPolicy/spec/egress/1": None,
+        },
+    ),
+    "models that are artifacts": Case(
+        {"models": [{"name": "zh", "model": "/artifacts/zh"}], "artifact": {"claim": "artifacts"}},
+        {"container/image": "packbert-serve:cpu", "pod/volumes/2/name": "models", "env/BERT_PRECISION": None},
+    ),
     "checkpoint of an image": Case(
         {"checkpoint": {"uri": "oci://registry.example.com/bert:2"}},
         {
@@ -179,15 +212,25 @@ CASES = {
             }
         },
         {
-            "Ingress/metadata/annotations": {"a": "b"},
+            "Ingress/metadata/annotations/a": "b",
+            "Ingress/metadata/annotations/nginx.ingress.kubernetes.io~rewrite-target": "/$2",
+            "Ingress/metadata/annotations/nginx.ingress.kubernetes.io~use-regex": "true",
             "Ingress/spec/ingressClassName": "nginx",
             "Ingress/spec/tls": CERTIFICATE,
             "Ingress/spec/rules/0/host": "bert.example.com",
             "Ingress/spec/rules/0/http/paths/0": {
-                "path": "/bert",
-                "pathType": "Prefix",
+                "path": "/bert(/|$)(.*)",
+                "pathType": "ImplementationSpecific",
                 "backend": {"service": {"name": "demo-packbert", "port": {"name": "http"}}},
             },
+        },
+    ),
+    "Ingress that another controller rewrites": Case(
+        MODEL | {"ingress": {"enabled": True, "className": "traefik", "path": "/bert", "annotations": {"a": "b"}}},
+        {
+            "Ingress/metadata/annotations": {"a": "b"},
+            "Ingress/spec/rules/0/http/paths/0/path": "/bert",
+            "Ingress/spec/rules/0/http/paths/0/pathType": "Prefix",
         },
     ),
     "Ingress of all hosts": Case(
@@ -209,8 +252,15 @@ CASES = {
             "HTTPRoute/spec/parentRefs": GATEWAY,
             "HTTPRoute/spec/hostnames": ["bert.example.com"],
             "HTTPRoute/spec/rules/0/matches/0/path": {"type": "PathPrefix", "value": "/bert"},
+            "HTTPRoute/spec/rules/0/filters/0/urlRewrite/path": {
+                "type": "ReplacePrefixMatch",
+                "replacePrefixMatch": "/",
+            },
             "HTTPRoute/spec/rules/0/backendRefs": [{"name": "demo-packbert", "port": 8080}],
         },
+    ),
+    "HTTPRoute of all paths": Case(
+        MODEL | {"httpRoute": {"enabled": True, "parentRefs": GATEWAY}}, {"HTTPRoute/spec/rules/0/filters": None}
     ),
     "dashboard": Case(
         MODEL | {"dashboard": {"enabled": True, "labels": {"team": "search"}, "annotations": {"folder": "models"}}},
@@ -273,8 +323,14 @@ CASES = {
     ),
     "API processes": Case(MODEL | {"apiProcesses": 2}, {"env/BERT_API_PROCESSES": "2", f"pod/{GRACE}": 45}),
     "secrets": Case(
-        MODEL | {"apiKeys": {"secret": "keys", "key": "all"}, "hubToken": {"secret": "hub", "key": "read"}},
+        MODEL
+        | {
+            "apiKeys": {"secret": "keys", "key": "all"},
+            "adminKey": {"secret": "admin", "key": "swap"},
+            "hubToken": {"secret": "hub", "key": "read"},
+        },
         {
+            "env/BERT_ADMIN_KEY": {"secretKeyRef": {"name": "admin", "key": "swap"}},
             "env/BERT_API_KEY_FILE": "/etc/packbert/keys",
             "container/volumeMounts/2/mountPath": "/etc/packbert",
             "pod/volumes/2/secret": {"secretName": "keys", "items": [{"key": "all", "path": "keys"}]},
@@ -370,8 +426,15 @@ CASES = {
     ),
     "resources": Case(
         MODEL | {"resources": {"requests": {"cpu": "4", "memory": "6Gi"}, "limits": {"memory": "6Gi"}}},
-        {"container/resources": {"requests": {"cpu": "4", "memory": "6Gi"}, "limits": {"memory": "6Gi"}}},
+        {
+            "container/resources": {"requests": {"cpu": "4", "memory": "6Gi"}, "limits": {"memory": "6Gi"}},
+            "env/BERT_THREADS": {"resourceFieldRef": {"resource": "requests.cpu", "divisor": "1"}},
+        },
     ),
+    "a limit of cores, which the service reads": Case(
+        MODEL | {"resources": {"limits": {"cpu": "4", "memory": "6Gi"}}}, {"env/BERT_THREADS": None}
+    ),
+    "threads": Case(MODEL | {"settings": {"BERT_THREADS": 3}}, {"env/BERT_THREADS": "3"}),
     "disruptions": Case(
         MODEL | {"podDisruptionBudget": {"maxUnavailable": "25%"}},
         {"PodDisruptionBudget/spec/maxUnavailable": "25%"},

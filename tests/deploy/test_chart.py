@@ -12,9 +12,19 @@ import pytest
 import yaml
 
 from docs.tools.settings import CHART_SCHEMA, rewrite_chart
-from packbert.service.settings import Settings
-from tests.deploy.chart import NEWEST, ChartError, Rendered, chart_files, check, lint, render, render_packaged
-from tests.deploy.chart_cases import CASES, EXPORT, MODEL, Case
+from packbert.service.settings import Settings, named_models
+from tests.deploy.chart import (
+    NEWEST,
+    ChartError,
+    Rendered,
+    chart_files,
+    check,
+    lint,
+    render,
+    render_below_another,
+    render_packaged,
+)
+from tests.deploy.chart_cases import CASES, EXPORT, MODEL, MODELS, Case
 from tests.deploy.queries import DEPLOY, RULES, Query, alerts
 from tests.paths import ROOT
 
@@ -40,7 +50,7 @@ def look(rendered: Rendered, path: str) -> Any:
         if isinstance(found, list):
             found = found[int(step)] if int(step) < len(found) else None
         else:
-            found = (found or {}).get(step)
+            found = (found or {}).get(step.replace("~", "/"))
     return found
 
 
@@ -90,7 +100,7 @@ def test_every_value_is_changed_from_its_default_in_a_case() -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({}, "set model .a hub id., checkpoint.claim, checkpoint.uri or artifact.claim"),
+        ({}, "set model .a hub id., models, checkpoint.claim, checkpoint.uri or artifact.claim"),
         (MODEL | {"artifact": {"claim": "x"}}, "model and artifact.claim are set: leave one of them"),
         ({"checkpoint": {"claim": "x", "uri": "s3://x"}}, "checkpoint.claim and checkpoint.uri are set"),
         ({"checkpoint": {"uri": "no address"}}, "uri"),
@@ -108,6 +118,13 @@ def test_every_value_is_changed_from_its_default_in_a_case() -> None:
         ({"model": "bert"}, "model"),
         ({"artifact": {"claim": "x", "path": "../secret"}}, "path"),
         (MODEL | {"adminPort": 8080}, "adminPort"),
+        (MODEL | MODELS, "model and models are set"),
+        (MODELS | EXPORT, "export.initContainer exports model once"),
+        ({"models": [{"name": "zh", "model": "/artifacts/zh"}]}, "zh is /artifacts/zh: set artifact.claim"),
+        ({"models": [{"name": "zh", "model": "/artifacts/../zh"}], "artifact": {"claim": "x"}}, "models"),
+        ({"models": [{"name": "a b", "model": "org/zh"}]}, "models"),
+        (MODEL | {"settings": {"BERT_ADMIN_KEY": "secret"}}, "BERT_ADMIN_KEY"),
+        (MODEL | {"ingress": {"enabled": True, "path": "/bert"}}, "ingress.path is /bert.*set the annotations that do"),
     ],
 )
 def test_a_wrong_value_is_refused(values: dict[str, Any], fault: str) -> None:
@@ -142,9 +159,13 @@ def test_no_variable_of_a_service_stops_the_start() -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_service_reads_the_variables_that_the_chart_sets(case: Case) -> None:
-    variables = {name: value for name, value in render(case.values).environment.items() if isinstance(value, str)}
+def test_the_service_reads_the_variables_that_the_chart_sets(case: Case, tmp_path: Path) -> None:
+    rendered = render(case.values)
+    variables = {name: value for name, value in rendered.environment.items() if isinstance(value, str)}
     variables.pop("BERT_API_KEY_FILE", None)  # it has to exist
+    if "BERT_MODELS" in variables:
+        variables["BERT_MODELS"] = str(tmp_path / "models.yaml")
+        (tmp_path / "models.yaml").write_text(rendered["ConfigMap"]["data"]["models.yaml"], "utf-8")
     settings = Settings.from_environment(variables)
     assert (settings.host, settings.port) == ("0.0.0.0", 8080)
 
@@ -180,6 +201,27 @@ def test_the_initcontainer_exports_once(tmp_path: Path) -> None:
         subprocess.run([*init["command"], model, str(folder), *others], check=True, env={"PATH": path})
     asked = (tmp_path / "asked").read_text("utf-8")
     assert asked == f"export org/model {folder} --precision fp32 --device cuda\n"
+
+
+def test_the_service_reads_the_file_of_models_and_other_models_restart_it(tmp_path: Path) -> None:
+    models = [*MODELS["models"], {"name": "next", "model": "org/next", "of": "zh", "weight": 0.1, "shadow": 0.5}]
+    rendered, other = render({"models": models}), render(MODELS)
+    file = tmp_path / "models.yaml"
+    file.write_text(rendered["ConfigMap"]["data"][file.name], "utf-8")
+    named = named_models(Settings.from_environment({"BERT_MODELS": str(file)}))
+    assert {name: one.model for name, one in named.items()} == {one["name"]: one["model"] for one in models}
+    assert list(named) == ["zh", "en", "next"]
+    assert (named["next"].of, named["next"].weight, named["next"].shadow) == ("zh", 0.1, 0.5)
+    digests = [one["Deployment"]["spec"]["template"]["metadata"]["annotations"] for one in (rendered, other)]
+    assert digests[0] != digests[1]
+    assert rendered.notes.startswith("demo-packbert serves zh, en, next.")
+
+
+def test_the_chart_can_be_a_dependency_of_another_one(tmp_path: Path) -> None:
+    values = {"packbert": MODEL, "global": {"imageRegistry": "registry.example.com"}}
+    files = render_below_another(values, tmp_path)
+    deployment = yaml.safe_load(files["parent/charts/packbert/templates/deployment.yaml"])
+    assert deployment["metadata"]["name"] == "demo-packbert"
 
 
 def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor() -> None:

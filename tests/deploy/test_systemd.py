@@ -39,6 +39,7 @@ RUNNING = {
     "DynamicUser",
     "Environment",
     "EnvironmentFile",
+    "ExecReload",
     "ExecStart",
     "KillMode",
     "LimitNOFILE",
@@ -71,6 +72,12 @@ def test_every_directive_is_one_of_systemd(tmp_path: Path) -> None:
         unit.write_text(UNIT.read_text("utf-8").replace(SERVICE["ExecStart"], "/bin/true"), "utf-8")
         checked = subprocess.run([command, "verify", unit], capture_output=True, text=True, check=False)
         assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_a_reload_is_the_signal_that_reads_the_file_of_models_again() -> None:
+    kill, *words = SERVICE["ExecReload"].split()
+    assert (Path(kill).exists(), words) == (True, ["-HUP", "$MAINPID"])
+    assert f"`ExecReload={SERVICE['ExecReload']}`" in (ROOT / "docs" / "operate" / "models.md").read_text("utf-8")
 
 
 def test_start_waits_for_the_message_of_any_process_of_the_service() -> None:

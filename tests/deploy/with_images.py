@@ -5,6 +5,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from benchmarks.harness.hub import REPOSITORY, FakeHub
 from benchmarks.harness.process import free_port
 from tests.paths import GOLDEN, ROOT
+from tests.service.polling import until
 
 MODEL = "bert"  # a folder in tests/golden
 PROJECT = "bert-images-test"
@@ -34,6 +37,7 @@ for module in pkgutil.walk_packages(service.__path__, "packbert.service."):
     if not name.startswith(("library.client", "library.files")) and not name.endswith("__main__"):
         importlib.import_module(module.name)
 import uvloop  # by the API workers' entry
+import yaml  # by a file of models
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 OTLPSpanExporter()
 used = set()
@@ -55,7 +59,18 @@ def docker(*words: str, check: bool = True, **variables: str) -> subprocess.Comp
 
 
 def compose(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-    return docker("compose", "--project-name", PROJECT, "--profile", "stages", *words, check=check, **variables)
+    return docker(
+        "compose",
+        "--project-name",
+        PROJECT,
+        "--profile",
+        "stages",
+        "--profile",
+        "models",
+        *words,
+        check=check,
+        **variables,
+    )
 
 
 def inspect(name: str) -> dict[str, Any]:
@@ -90,9 +105,18 @@ def container(service: str) -> str:
     return compose("ps", "--quiet", "--all", service).stdout.strip()
 
 
-def test_the_serving_image_is_small() -> None:
-    sizes = {name: inspect(image)["Size"] for name, image in IMAGES.items()}
-    assert sizes["serve"] <= MAX_CPU_BYTES
+def test_the_images_have_the_sizes_that_the_page_prints() -> None:
+    sizes = {image.removesuffix(":cpu"): inspect(image)["Size"] for image in IMAGES.values()}
+    assert sizes["packbert-serve"] <= MAX_CPU_BYTES
+    for page in ("machine.md", "machine.zh.md"):
+        text = (ROOT / "docs" / "operate" / page).read_text("utf-8")
+        printed = {
+            name: int(size)
+            for name, size in re.findall(r"^\| `(packbert[\w-]*)` .*?\| (\d+) MB \|", text, re.MULTILINE)
+        }
+        assert {name: abs(size / 10**6 / printed[name] - 1) < 0.05 for name, size in sizes.items()} == dict.fromkeys(
+            sizes, True
+        ), sizes
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -101,8 +125,9 @@ def test_an_image_has_labels_and_a_user_without_rights(name: str) -> None:
     labels = {key.removeprefix("org.opencontainers.image."): value for key, value in config["Labels"].items()}
     assert {"title", "description", "licenses", "version", "revision", "base.name"} <= set(labels)
     assert "unknown" not in labels.values()
+    assert labels["licenses"] == "Apache-2.0 AND CC-BY-SA-4.0"
     assert config["User"] == "10001"
-    assert config["Entrypoint"] == ["packbert export" if name == "export" else "packbert"]
+    assert config["Entrypoint"] == ["packbert", *({name} - {"service"})]
 
 
 def test_the_serving_image_holds_only_what_the_service_imports() -> None:
@@ -172,6 +197,23 @@ def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: s
     assert docker("wait", name).stdout.strip() == "0"
 
 
+def test_several_models_of_a_file_answer_and_a_signal_swaps_what_changes_there(port: str, tmp_path: Path) -> None:
+    for name in (MODEL, "distilbert", "electra"):
+        shutil.copytree(GOLDEN / name, tmp_path / name)
+    tmp_path.chmod(0o755)  # the container has a user of its own
+    file = tmp_path / "models.yaml"
+    file.write_text(f"first: {MODEL}\nsecond: distilbert\n", "utf-8")
+    variables = {"BERT_PORT": port, "BERT_MODELS": file.name, "CHECKPOINTS": str(tmp_path)}
+    compose("up", "--detach", "--wait", "models", check=True, **variables)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        assert client.get("/ready").json()["models"] == {"first": "ready", "second": "ready"}
+        assert client.get("/models/second/info").json()["family"] == "distilbert"
+        file.write_text(f"first: {MODEL}\nsecond: electra\n", "utf-8")
+        docker("exec", container("models"), "sh", "-c", "kill -HUP 1")
+        until(lambda: client.get("/models/second/info").json()["family"] == "electra")
+    compose("rm", "--stop", "--force", "models")
+
+
 def test_one_command_serves_a_hub_id_and_needs_no_hub_at_the_next_start(port: str) -> None:
     """The hub is on 127.0.0.1, so the container has the network of this machine."""
     checkpoint = {path.name: path.read_bytes() for path in (GOLDEN / MODEL).iterdir()}
@@ -192,7 +234,7 @@ def test_one_command_serves_a_hub_id_and_needs_no_hub_at_the_next_start(port: st
 def test_an_image_says_which_package_a_command_of_another_one_needs() -> None:
     refused = docker("run", "--rm", "--network=none", "--entrypoint=packbert", IMAGES["serve"], "export", check=False)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("packbert-export: packbert.model_export.__main__ is not installed here")
+    assert refused.stderr.startswith("packbert export: packbert.model_export.__main__ is not installed here")
 
 
 @pytest.mark.usefixtures("served")  # its artifact
@@ -213,7 +255,7 @@ def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> 
         "bulk",
         "/in.txt",
         "/shared/out.npy",
-        f"--artifact=/artifacts/{MODEL}",
+        f"--model=/artifacts/{MODEL}",
     ]
     docker(*command)
     assert np.load(shared / "out.npy").shape == (2, 32)
@@ -221,5 +263,5 @@ def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> 
 
 def test_a_hub_id_without_a_network_is_refused() -> None:
     refused = docker(*ALONE, IMAGES["service"], "serve", REPOSITORY, check=False)
-    assert refused.returncode == 2
+    assert refused.returncode == 1
     assert f"{REPOSITORY} is not a local folder and could not be downloaded" in refused.stderr

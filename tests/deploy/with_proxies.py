@@ -7,9 +7,8 @@ import os
 import re
 import ssl
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,13 +18,14 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess, free_port
+from tests.conftest import REPLY_SECONDS
 from tests.paths import ROOT
+from tests.service.polling import until
 
 PAGE = (ROOT / "docs" / "operate" / "tls.md").read_text("utf-8")
 LINGER = re.search(r"BERT_LINGER_SECONDS=(\d+)", PAGE)
 CLIENTS = 8
 STEADY_REQUESTS = 200  # between the steps of a restart
-DEADLINE_SECONDS = 120
 PROXIES = {
     "nginx": ["nginx", "-c"],
     "haproxy": ["haproxy", "-db", "-f"],
@@ -101,28 +101,21 @@ class Load:
 
     def wait_for_proxy(self) -> None:
         with self._client() as client:
-            wait_until(lambda: self._request(client) == 200)
+            until(lambda: self._request(client) == 200)
 
     def wait_for_answers(self) -> None:
         """Until both replicas have had time to answer more."""
         enough = self.statuses.total() + STEADY_REQUESTS
-        wait_until(lambda: self.statuses.total() >= enough)
+        until(lambda: self.statuses.total() >= enough)
 
     def _client(self) -> httpx.Client:
-        return httpx.Client(base_url=self._url, verify=self._trust, timeout=DEADLINE_SECONDS)
+        return httpx.Client(base_url=self._url, verify=self._trust, timeout=REPLY_SECONDS)
 
     def _request(self, client: httpx.Client) -> int:
         try:
             return client.post("/embed", json={"inputs": "my dog is hairy"}).status_code
         except httpx.TransportError:
             return 0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("proxy", PROXIES)

@@ -1,16 +1,24 @@
 {{/* The variables of the service. */}}
 {{- define "bert.env" -}}
-{{- if include "bert.oneCommand" . }}
+{{- if .Values.models }}
+- {name: BERT_MODELS, value: /etc/packbert-models/models.yaml}
+{{- else if include "bert.oneCommand" . }}
 - {name: BERT_MODEL, value: {{ include "bert.source" . | quote }}}
-- {name: BERT_PRECISION, value: {{ .Values.precision }}}
 {{- else if include "bert.exports" . }}
 - {name: BERT_ARTIFACT, value: {{ include "bert.exported" . }}}
 {{- else }}
 - {name: BERT_ARTIFACT, value: {{ clean (printf "/artifacts/%s" .Values.artifact.path) | quote }}}
 {{- end }}
+{{- if include "bert.oneCommand" . }}
+- {name: BERT_PRECISION, value: {{ .Values.precision }}}
+{{- end }}
 - {name: BERT_HOST, value: 0.0.0.0}
 - {name: BERT_PORT, value: "8080"}
 - {name: BERT_DEVICE, value: {{ include "bert.device" . }}}
+{{- if and (dig "requests" "cpu" "" .Values.resources) (not (dig "limits" "cpu" "" .Values.resources)) (not (hasKey .Values.settings "BERT_THREADS")) }}
+# nothing else bounds the cores that a pod without a limit uses
+- {name: BERT_THREADS, valueFrom: {resourceFieldRef: {resource: requests.cpu, divisor: "1"}}}
+{{- end }}
 - {name: BERT_LINGER_SECONDS, value: {{ .Values.lingerSeconds | quote }}}
 - {name: BERT_DRAIN_SECONDS, value: {{ .Values.drainSeconds | quote }}}
 - {name: BERT_API_PROCESSES, value: {{ .Values.apiProcesses | quote }}}
@@ -19,6 +27,9 @@
 {{- end }}
 {{- if .Values.apiKeys.secret }}
 - {name: BERT_API_KEY_FILE, value: /etc/packbert/keys}
+{{- end }}
+{{- with .Values.adminKey.secret }}
+- {name: BERT_ADMIN_KEY, valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.adminKey.key }}}}}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ include "bert.setting" $value | quote }}}

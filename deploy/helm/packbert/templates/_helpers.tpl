@@ -15,14 +15,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
+{{/* What each of `models` is: "hub", "checkpoint" or "artifact", one after another; fails where its claim is missing. */}}
+{{- define "bert.kinds" -}}
+{{- range .Values.models -}}
+{{- $kind := ternary "artifact" (ternary "checkpoint" "hub" (hasPrefix "/checkpoint/" .model)) (hasPrefix "/artifacts/" .model) -}}
+{{- if and (ne $kind "hub") (not (get (get $.Values $kind) "claim")) -}}
+{{- fail (printf "models: %s is %s: set %s.claim, whose folders they are" .name .model $kind) -}}
+{{- end -}}
+{{- $kind }} {{ end -}}
+{{- end -}}
+
 {{/* "true" where this pod exports a model; fails where the values name no model, or two. */}}
 {{- define "bert.exports" -}}
 {{- $set := list -}}
 {{- if .Values.model -}}{{- $set = append $set "model" -}}{{- end -}}
-{{- if .Values.checkpoint.claim -}}{{- $set = append $set "checkpoint.claim" -}}{{- end -}}
+{{- if .Values.models -}}{{- $set = append $set "models" -}}{{- end -}}
+{{- if and .Values.checkpoint.claim (not .Values.models) -}}{{- $set = append $set "checkpoint.claim" -}}{{- end -}}
 {{- if .Values.checkpoint.uri -}}{{- $set = append $set "checkpoint.uri" -}}{{- end -}}
-{{- if .Values.artifact.claim -}}{{- $set = append $set "artifact.claim" -}}{{- end -}}
-{{- if not $set -}}{{- fail "set model (a hub id), checkpoint.claim, checkpoint.uri or artifact.claim" -}}{{- end -}}
+{{- if and .Values.artifact.claim (not .Values.models) -}}{{- $set = append $set "artifact.claim" -}}{{- end -}}
+{{- if not $set -}}{{- fail "set model (a hub id), models, checkpoint.claim, checkpoint.uri or artifact.claim" -}}{{- end -}}
 {{- if gt (len $set) 1 -}}{{- fail (printf "%s are set: leave one of them" (join " and " $set)) -}}{{- end -}}
 {{- if and .Values.export.initContainer (not .Values.model) -}}
 {{- fail "export.initContainer exports model once, by its name: set model, or leave out export.initContainer" -}}
@@ -30,12 +41,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and (eq .Values.precision "bf16") (gt (int .Values.gpu.count) 0) -}}
 {{- fail "precision bf16 is of CPUs: set fp16 for a GPU" -}}
 {{- end -}}
-{{- if not .Values.artifact.claim -}}true{{- end -}}
+{{- $kinds := include "bert.kinds" . -}}
+{{- if or (contains "hub" $kinds) (contains "checkpoint" $kinds) (not (or .Values.models .Values.artifact.claim)) -}}true{{- end -}}
 {{- end -}}
 
 {{/* "true" where the pod needs the network for its model. */}}
 {{- define "bert.downloads" -}}
-{{- if and (include "bert.exports" .) (not .Values.checkpoint.claim) -}}true{{- end -}}
+{{- $one := and (include "bert.exports" .) (not (or .Values.models .Values.checkpoint.claim)) -}}
+{{- if or $one (contains "hub" (include "bert.kinds" .)) -}}true{{- end -}}
 {{- end -}}
 
 {{/* What is exported: a hub id, or the folder of the checkpoint in the pod. */}}
@@ -54,7 +67,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* What is served, in words. */}}
 {{- define "bert.served" -}}
 {{- with .Values.checkpoint -}}
-{{- if $.Values.model -}}{{ $.Values.model }}
+{{- if $.Values.models -}}{{ range $at, $one := $.Values.models }}{{ if $at }}, {{ end }}{{ $one.name }}{{ end }}
+{{- else if $.Values.model -}}{{ $.Values.model }}
 {{- else if .uri -}}{{ .uri }}
 {{- else if .claim -}}{{ .path }} of the claim {{ .claim }}
 {{- else -}}{{ $.Values.artifact.path }} of the claim {{ $.Values.artifact.claim }}
