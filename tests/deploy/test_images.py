@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -20,7 +21,9 @@ DOCKER = ROOT / "docker"
 LOCKS = DOCKER / "locks"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
-OURS = ("service", "export", "serve")  # the services of compose that this repository builds
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+OURS = ("service", "models", "export", "serve")  # the services of compose that this repository builds
+SERVING = ("service", "models", "serve")
 HEALTH_CHECK = DOCKER / "healthcheck.py"
 
 
@@ -77,6 +80,19 @@ def test_a_build_finds_every_file_that_it_copies_and_is_sent_no_other() -> None:
     assert {path for path in sent if not any(f"{name}/".startswith(f"{path}/") for name in copied)} == set()
 
 
+def test_labels_and_wheels_have_the_licences_of_the_package_with_their_texts() -> None:
+    assert PROJECT["license"] == "Apache-2.0 AND CC-BY-SA-4.0"
+    labels = re.findall(r'image\.licenses="(.+)"', DOCKERFILE)
+    assert labels == [PROJECT["license"]] * 3
+    texts = [(ROOT / name).read_text("utf-8") for name in PROJECT["license-files"]]
+    assert [text.split()[:3] for text in texts] == [
+        ["Apache", "License", "Version"],
+        ["Creative", "Commons", "Attribution-ShareAlike"],
+    ]
+    copied = re.findall(r"^COPY (pyproject.toml .+) /source/$", DOCKERFILE, re.MULTILINE)
+    assert [set(PROJECT["license-files"]) <= set(names.split()) for names in copied] == [True] * 3
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_a_container_of_compose_can_write_only_its_volumes(name: str) -> None:
     service = COMPOSE["services"][name]
@@ -95,7 +111,7 @@ def test_a_container_of_compose_has_a_bound_on_its_memory_swap_included(name: st
     assert service["mem_limit"] == service["memswap_limit"] == "${MEMORY:-4g}"
 
 
-@pytest.mark.parametrize("name", ["service", "serve"])
+@pytest.mark.parametrize("name", SERVING)
 def test_compose_passes_the_variables_of_traces_that_the_service_and_its_documents_name(name: str) -> None:
     texts = [(ROOT / path).read_text("utf-8") for path in ("service/settings.py", "docs/operate/index.md")]
     named = set(re.findall(r"OTEL_\w+[A-Z]", " ".join(texts)))
@@ -104,10 +120,8 @@ def test_compose_passes_the_variables_of_traces_that_the_service_and_its_documen
 
 
 def test_compose_publishes_on_this_machine_unless_bert_host_says_otherwise() -> None:
-    published = {
-        name: service["ports"] for name, service in COMPOSE["services"].items() if name in ("service", "serve")
-    }
-    assert set(map(str, published.values())) == {"['${BERT_HOST:-127.0.0.1}:${BERT_PORT:-8080}:8080']"}
+    published = [COMPOSE["services"][name]["ports"] for name in SERVING]
+    assert set(map(str, published)) == {"['${BERT_HOST:-127.0.0.1}:${BERT_PORT:-8080}:8080']"}
 
 
 def health(host: str, port: int) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -55,6 +56,17 @@ def test_the_wheel_has_one_name(installed: Installed) -> None:
     packed = {name.removeprefix("packbert/") for name in names}
     assert {name for name in own if not name.endswith("py.typed")} <= packed
     assert "py.typed" in packed
+
+
+def test_the_wheel_states_both_licences_with_their_texts(installed: Installed) -> None:
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        stated = wheel.read(metadata).decode().splitlines()
+        for name in project["license-files"]:
+            assert f"License-File: {name}" in stated
+            assert wheel.read(metadata.replace("METADATA", f"licenses/{name}")) == (paths.ROOT / name).read_bytes()
+    assert f"License-Expression: {project['license']}" in stated
 
 
 def test_export_service_bulk_client_and_library_run_from_the_wheel(
