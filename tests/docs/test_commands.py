@@ -165,7 +165,8 @@ def test_the_commands_that_set_all_up_are_those_of_the_checks() -> None:
     called = {target for words in re.findall(r"^ *make (.+)$", script, re.MULTILINE) for target in words.split()}
     assert shown == ["serve", "test"]
     assert {"test", "test-start"} <= called
-    assert "make serve" in RUN
+    assert {"git clone --depth 1 ADDRESS packbert", "make serve", ".venv/bin/packbert serve ./my-checkpoint"} <= RUN
+    assert "`make serve RUNTIME=cpu`" in start
     assert [target for target in called if f"\n{target}:" not in MAKEFILE] == []
 
 
