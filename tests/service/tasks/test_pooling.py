@@ -125,7 +125,7 @@ def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> Non
     settings = Settings.from_environment({"BERT_ARTIFACT": "/a", "BERT_POOLING": "sentence"})
     with pytest.raises(SettingsError, match="BERT_POOLING: prompts has no sentence; it has cls, mean, pooler"):
         embedding_defaults(manifest, settings)
-    environment = variables_with(BERT_ARTIFACT=str(prompts), BERT_POOLING="sentence")
+    environment = variables_with(BERT_ARTIFACT=str(prompts), BERT_POOLING="sentence", BERT_PORT="0")
     finished = subprocess.run(
         [sys.executable, "-m", "packbert", "serve"], capture_output=True, text=True, check=False, env=environment
     )
