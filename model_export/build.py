@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from packbert.model_export.artifact.cpu import BF16, OF_OPENVINO
+from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError, PrecisionError
@@ -89,7 +89,7 @@ class BuiltModel:
 
     graph: GraphBuilder
     attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
-    cut_heads: GraphBuilder | None  # the heads alone, which share the weights of `graph`; where OpenVINO can run it
+    cut_heads: GraphBuilder | None  # the heads alone, which share the weights of `graph`; in bf16
     offsets: LazyWeight  # [layers + 1, hidden]: what the channel shift took from the hidden states
     layout: str  # of the batch
     parts: NamedWeights
@@ -132,7 +132,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     heads = add_heads(graph, states[-1])
     in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
     offsets = taken_offsets(in_states, sizes.layers, sizes.hidden)
-    cut = GraphBuilder(selected.dtype) if device == "cpu" and precision in OF_OPENVINO else None
+    cut = GraphBuilder(selected.dtype) if precision == BF16 else None
     if cut is not None:
         add_heads(cut, declare_states(cut, parts, offsets))
     maps = GraphBuilder(selected.dtype)

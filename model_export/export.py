@@ -226,7 +226,7 @@ def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: boo
     if prepacked:
         prepack(folder / MODEL)
     write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), dtype)
-    if built.cut_heads is not None and not prepacked:  # packed for ONNX Runtime
+    if built.cut_heads is not None:
         built.cut_heads.save_sharing(folder / HEADS, folder / MODEL)
     built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
 

@@ -1,4 +1,4 @@
-"""The command `packbert`: serve, export, describe, download, bulk, client, tune.
+"""The command `packbert`: serve, export, describe, download, bulk, client.
 
 Each command needs the packages of an extra; where one of them is missing, the exit code is 2.
 """
@@ -18,7 +18,6 @@ USAGE = """usage: packbert COMMAND ...
   packbert download CHECKPOINT              downloads a checkpoint into the hub's cache and prints its folder
   packbert bulk --model MODEL INPUT OUTPUT  answers all texts of a file by a model in this process
   packbert client TASK INPUT -o OUTPUT      answers all texts of a file by a running service
-  packbert tune MODEL                       measures which runtime is faster for a model in fp32
   packbert --version
 
 `packbert COMMAND --help` shows the options of a command.
@@ -49,12 +48,6 @@ def _client(words: Sequence[str]) -> int:
     return main(words)
 
 
-def _tune(words: Sequence[str]) -> int:
-    from packbert.service.library.tune_command import main
-
-    return main(words)
-
-
 COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {  # the extra whose packages it needs
     "serve": ("service", _serve),
     "export": ("export", _export),
@@ -62,7 +55,6 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {  # the extra
     "download": ("export", lambda words: _export(words, "download")),
     "bulk": ("service", _bulk),
     "client": ("client", _client),
-    "tune": ("service", _tune),
 }
 
 

@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("max_connections", "client_timeout_seconds", "timeout_ms", "max_timeout_ms"),
         *("linger_seconds", "drain_seconds", "run_timeout_seconds"),
     ),
-    "speed": ("runtime", "api_processes", "threads", "token_budget", "share_weights", "memory_limit"),
+    "speed": ("api_processes", "threads", "token_budget", "share_weights", "memory_limit"),
     "logs": ("log_format", "access_log", "log_level"),
 }
 WITHOUT_FLAG = KEYS  # all users of the machine can read a command line

@@ -25,6 +25,7 @@ GONE = {  # setting -> what became of it
     "BERT_MAX_HEADER_BYTES": "a request's first line and headers have at most 16384 bytes",
     "BERT_MAX_TOP_K": "a mask gets at most 1000 candidates, a question 1000 answers",
     "BERT_MIN_READ_BYTES_PER_SECOND": "a client has to read 10000 bytes of its response a second",
+    "BERT_RUNTIME": "ONNX Runtime runs fp32 and int8, OpenVINO runs bf16 (BERT_PRECISION)",
     "BERT_SELF_CHECK_SECONDS": "the self-check runs every 5 seconds, and every 100 batches",
     "BERT_UPDATE": "the hub is asked once for each id: name a newer commit in BERT_MODEL (ORG/NAME@REVISION), or "
     "remove the folder sources of BERT_CACHE",
@@ -93,11 +94,6 @@ class Settings(BaseModel):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto uses the GPU if there is one and the artifact folder supports it"
-    )
-    runtime: Literal["auto", "onnxruntime"] = Field(
-        "auto",
-        description="of an fp32 encoder on a CPU; auto: OpenVINO (the extra openvino) where the first start or "
-        "packbert tune measured that it is faster; it takes more memory",
     )
     api_processes: int = Field(
         0,
@@ -437,8 +433,3 @@ def set_variables(given: Mapping[str, str]) -> None:
 def variables_with(**more: str) -> dict[str, str]:
     """This process's variables and `more`, for a child."""
     return {**os.environ, **more}
-
-
-def variables_only(**settings: str) -> dict[str, str]:
-    """As `variables_with`, for a child with no other settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)} | settings

@@ -1,15 +1,14 @@
-"""This processor: what it is fast in, its name and signature; the float state of a thread, and malloc_trim."""
+"""This processor: what it is fast in, its signature; the float state of a thread, and malloc_trim."""
 
 import ctypes
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 FAST_BF16 = {"avx512_bf16", "amx_bf16"}  # with these a bf16 product is faster than one in fp32
 BF16, BF16_RUNTIME = "bf16", "openvino"  # a precision, and the package that runs it
-OF_OPENVINO = (BF16, "fp32")  # precisions of encoders that it runs; fp32 only where it is faster than ONNX Runtime
 VECTOR_UNITS = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "bf16", "i8mm", "sve"}
 
 
@@ -17,15 +16,6 @@ def cpu_signature(onnxruntime: str) -> str:
     """The processor's vector units, by which kernels are selected, and the version of ONNX Runtime."""
     vectors = " ".join(sorted(VECTOR_UNITS & _flags())) or "no known vector units"
     return f"{platform.machine()} with {vectors}, ONNX Runtime {onnxruntime}"
-
-
-def processor_name() -> str:
-    """As the system states it; the architecture where it does not."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def has_fast_int8() -> bool:

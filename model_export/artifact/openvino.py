@@ -1,7 +1,7 @@
-"""The encoder of a CPU artifact in bf16 or fp32, run by OpenVINO: graph inputs to the hidden states, in float32.
+"""The encoder of an artifact in bf16, run by OpenVINO: graph inputs to the hidden states, in float32.
 
 It reads the fp32 graph with the hidden states as outputs, and computes those alone; the heads stay with ONNX Runtime.
-In bf16 the products and the operators between them run in it, with sums in fp32. Its imports are NumPy and OpenVINO.
+The products and the operators between them run in bf16, with sums in fp32. Its imports are NumPy and OpenVINO.
 `cpu.why_bf16_unavailable` says whether this machine can run bf16.
 """
 
@@ -37,18 +37,17 @@ CACHED_SHAPES = 256  # kernels kept for shapes, by OpenVINO (per stream) and by 
 class OpenVinoEncoder:
     """Runs side by side in `streams` threads, each with `threads` cores; the weights are held once for all of them."""
 
-    def __init__(self, graph: Path, precision: str = BF16, *, all_layers: bool, threads: int, streams: int = 1) -> None:
+    def __init__(self, graph: Path, *, all_layers: bool, threads: int, streams: int = 1) -> None:
         """Reads the graph LAYERS of the manifest, whose outputs are the hidden states by their `hidden_name`.
 
         Without `all_layers` only STATES can be asked for: every output stays in memory until a run ends. `threads` of
-        0 are all that this process may use. In fp32 the file of the weights stays mapped. Raises what OpenVINO raises
-        on a bad graph.
+        0 are all that this process may use. Raises what OpenVINO raises on a bad graph.
         """
         os.putenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CACHED_SHAPES))  # read when the first kernel is made
         with READING:
-            model = _read(graph, all_layers=all_layers, rounds=precision == BF16)
+            model = _read(graph, all_layers=all_layers)
         options = {
-            "INFERENCE_PRECISION_HINT": "bf16" if precision == BF16 else "f32",
+            "INFERENCE_PRECISION_HINT": BF16,
             "INFERENCE_NUM_THREADS": threads * streams,
             "NUM_STREAMS": streams,
             "ENABLE_CPU_PINNING": False,  # two processes would pin their threads to the same cores
@@ -84,9 +83,8 @@ class OpenVinoEncoder:
         return [found[name] for name in names]
 
 
-def _read(path: Path, *, all_layers: bool, rounds: bool) -> Any:
-    """The part of the graph that computes hidden states. `rounds`: with its own weights in memory, in bf16, so that no
-    file stays mapped."""
+def _read(path: Path, *, all_layers: bool) -> Any:
+    """The part of the graph that computes hidden states, with its own weights in memory: no file stays mapped."""
     frontend = FrontEndManager().load_by_framework("onnx")
     loaded = frontend.load(str(path), True)  # maps the weights
     outputs = {name: one for one in loaded.get_outputs() for name in one.get_names() if name.startswith(PREFIX)}
@@ -95,7 +93,7 @@ def _read(path: Path, *, all_layers: bool, rounds: bool) -> Any:
     for parameter in model.get_parameters():
         if not parameter.output(0).get_target_inputs():
             model.remove_parameter(parameter)
-    for node in model.get_ordered_ops() if rounds else ():
+    for node in model.get_ordered_ops():
         if node.get_type_name() == "Constant" and node.get_element_type() == ov.Type.f32:
             _own(node)
     return model

@@ -20,7 +20,6 @@ from packbert.service.engine.huge_pages import start_moving
 from packbert.service.engine.info import engine_info
 from packbert.service.engine.mapped_file import open_detached
 from packbert.service.engine.runner import ModelRunner, check_unchanged
-from packbert.service.engine.runtimes import OPENVINO, RuntimeChoice, choose_runtime
 from packbert.service.engine.session import device_memory, memory_in_use
 from packbert.service.errors import SHUTTING_DOWN, DeviceError, Unavailable, loading
 from packbert.service.observability.metrics import Metrics
@@ -125,7 +124,6 @@ class ModelEngine:
     self_check_seconds: float = SELF_CHECK_SECONDS
     device: Device = field(default_factory=Device)
     calibration: Calibration | None = None
-    tuning: RuntimeChoice | None = None  # where a runtime was chosen
     opened: bool = False
     memory_bytes: int = 0  # as measured by the first load; before that, the size of its weights
     batches: int = 0  # that run, and the opening: it stays in memory meanwhile
@@ -147,10 +145,6 @@ class ModelEngine:
         limit = self.settings.memory_limit
         device.memory_limit = math.inf if limit is None else limit
         self.runner = self.make_runner(self.artifact, threads, device.concurrency)
-        if self.settings.runtime == "auto":
-            idle = not device.engines
-            self.tuning = await asyncio.to_thread(choose_runtime, self.artifact, threads, measures=idle)
-        self.runner.openvino = self.tuning is not None and self.tuning.runtime == OPENVINO
         self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
         await device.enter(self)
         assert self.calibration is not None
@@ -193,7 +187,6 @@ class ModelEngine:
             "in_memory": self in self.device.loaded,
             "memory_bytes": self.memory_bytes if runner else None,
             "measured": asdict(self.calibration) if self.calibration else None,
-            "tuning": asdict(self.tuning) if self.tuning else None,
             "status": self.readiness() or "ready",
         }
 

@@ -47,7 +47,6 @@ class FurtherGraph:
     path: Path
     purpose: str  # of the requests that need it
     threads: int
-    openvino: bool = False  # runs the encoder
     share_weights: bool = False  # map the weights instead of a copy in this process's memory (BERT_SHARE_WEIGHTS)
     _session: Session | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -67,7 +66,7 @@ class FurtherGraph:
     def _read(self) -> Session:
         check_unchanged(self.artifact, self.path, self.purpose)
         manifest = self.artifact.manifest
-        opens = partial(open_session, self.path, manifest, threads=self.threads, openvino=self.openvino)
+        opens = partial(open_session, self.path, manifest, threads=self.threads)
         try:
             return opens() if self.share_weights else open_detached(opens, self.artifact.weights)[0]
         except DeviceError as error:
@@ -99,7 +98,6 @@ class ModelRunner:
     artifact: Artifact
     threads: int
     concurrency: Concurrency = SERIAL
-    openvino: bool = False  # runs the encoder of an fp32 artifact that has the graph of the heads
     attention: FurtherGraph = field(init=False)  # the probabilities from the states that `layers` gives
     layers: FurtherGraph = field(init=False)  # the model with the states between its layers as outputs
     provider: str = field(default="", init=False)  # what runs the model: CPU, CUDA or OpenVINO
@@ -115,7 +113,7 @@ class ModelRunner:
 
     def open(self) -> None:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority."""
-        concurrency, self.layers.openvino = self.concurrency, self.openvino
+        concurrency = self.concurrency
         self._threads = ThreadPoolExecutor(
             concurrency.max_in_flight, "inference", initializer=configure_inference_thread
         )
@@ -137,7 +135,7 @@ class ModelRunner:
     def _open_session(self, threads: int) -> Session:
         side_by_side = self.concurrency.max_in_flight if self.concurrency.per_core and threads == 1 else 1
         model, manifest = self.artifact.model, self.artifact.manifest
-        return open_session(model, manifest, threads=threads, side_by_side=side_by_side, openvino=self.openvino)
+        return open_session(model, manifest, threads=threads, side_by_side=side_by_side)
 
     def close(self) -> None:
         """Lets go of the graphs, until `open` is called again. Does not wait for a hanging run."""

@@ -85,34 +85,33 @@ class CudaSession:
 
 
 class OpenVinoSession:
-    """OpenVINO computes the hidden states in bf16 or fp32, and a second session in fp32 what the heads make of them."""
+    """OpenVINO computes the hidden states in bf16, and a second session in fp32 what the heads make of them."""
 
     provider = "OpenVINO"
     prepacked_for = ""
 
-    def __init__(self, model: Path, precision: str, *, threads: int, streams: int) -> None:
+    def __init__(self, model: Path, *, threads: int, streams: int) -> None:
         """`streams` threads may call `run` at the same time, each on `threads` cores."""
         from packbert.model_export.artifact.openvino import STATES, OpenVinoEncoder  # the others do without it
 
         self._heads = CpuSession(model.with_name(HEADS), threads=threads)
         layers, all_layers = model.with_name(LAYERS), model.name == LAYERS
-        self._encoder = OpenVinoEncoder(layers, precision, all_layers=all_layers, threads=threads, streams=streams)
+        self._encoder = OpenVinoEncoder(layers, all_layers=all_layers, threads=threads, streams=streams)
         self.inputs = tuple({*self._encoder.inputs, *self._heads.inputs} - {STATES})
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
         return self._encoder.run_with_heads(self._heads.run, names, feeds)
 
 
-def open_session(
-    model: Path, manifest: Manifest, *, threads: int, side_by_side: int = 1, openvino: bool = False
-) -> Session:
+def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side: int = 1) -> Session:
     """A session that `side_by_side` threads call at the same time, each with `threads` cores, on the device of the
-    manifest. `openvino`: it computes the encoder of an fp32 artifact that has the graph HEADS.
+    manifest.
+
     Raises DeviceError where it cannot be used, and what the runtime raises on loading the model."""
     if manifest.device == "cuda":
         return CudaSession(model)
-    if (openvino or manifest.precision == BF16) and model.name != ATTENTION:
-        return OpenVinoSession(model, manifest.precision, threads=threads, streams=side_by_side)
+    if manifest.precision == BF16 and model.name != ATTENTION:
+        return OpenVinoSession(model, threads=threads, streams=side_by_side)
     return CpuSession(model, threads=threads)
 
 

@@ -132,9 +132,6 @@ class InfoResponse(BaseModel):
     memory_bytes: int | None = Field(None, description="what the model takes there; null while it is loading")
     measured: dict[str, Any] | None = Field(None, description="batch size, speed and accuracy, measured at start")
     verification: dict[str, Any] = Field({}, description="the exporter's comparison with its reference")
-    tuning: dict[str, Any] | None = Field(
-        None, description="the runtime of an fp32 encoder, with its times beside the other's; null: there was no choice"
-    )
     versions: dict[str, str] = Field(
         {}, description="of the exporter, the service, ONNX Runtime, and OpenVINO where it runs the encoder"
     )

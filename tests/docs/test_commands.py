@@ -15,7 +15,7 @@ import yaml
 from docs.tools.marks import pages
 from packbert.model_export.__main__ import _parser
 from packbert.service.flags import variables_of
-from packbert.service.library import bulk_command, client_command, tune_command
+from packbert.service.library import bulk_command, client_command
 from tests.deploy.chart import render
 from tests.docs.conftest import ClientOf
 from tests.docs.stranger import ELSEWHERE, PAGES, Stranger, link_environment, steps_of
@@ -30,7 +30,6 @@ PARSERS: dict[str, Callable[[list[str]], Any]] = {
     "download": lambda words: _parser("download").read(words),
     "bulk": bulk_command.parse_arguments,
     "client": client_command.parse_arguments,
-    "tune": tune_command.parse_arguments,
 }
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
