@@ -4,10 +4,12 @@ import argparse
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
+from packbert.model_export.artifact.lifeline import end_with
 from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, ManifestError, available
 from packbert.model_export.errors import ExportError, HubUnavailable
 from packbert.model_export.folder import check_empty
@@ -39,8 +41,8 @@ ABOUT = {
 def main(words: Sequence[str], command: str = "export") -> int:
     """Runs the command; returns the exit code."""
     arguments = _parser(command).read(words)
-    if arguments.lifeline is not None:
-        threading.Thread(target=_end_with_parent, args=(arguments.lifeline,), daemon=True, name="lifeline").start()
+    if arguments.parent is not None:
+        end_with(arguments.parent, signal.SIGTERM)
     try:
         if command == "describe":
             return _describe(arguments.checkpoint)
@@ -60,8 +62,8 @@ def _parser(command: str) -> Parser:
     usage = f"{model} ARTIFACT [FLAGS]" if exports else model
     parser = Parser(f"packbert {command}", usage, ABOUT[command], EXAMPLES[command])
     parser.add("model", "checkpoint", metavar=model, help=about)
-    # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
-    parser.add("model", "--lifeline", type=int, help=argparse.SUPPRESS)
+    # the process that starts this one, which ends with it
+    parser.add("model", "--parent", type=int, help=argparse.SUPPRESS)
     if exports:
         from packbert.model_export.build import PRECISIONS  # a download takes a third of its time without ONNX
         from packbert.model_export.export import AUTO
@@ -125,12 +127,6 @@ def _describe(model: str) -> int:
     return 2 if description.refused else 0
 
 
-def _end_with_parent(descriptor: int) -> None:
-    """Interrupts this process, as Ctrl-C does, when the pipe is closed."""
-    os.read(descriptor, 1)
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 def report(manifest: Manifest, artifact: Path) -> str:
     """What an artifact is, the heads that are missing, every default that was assumed, and the errors measured."""
     from packbert.model_export.artifact.special_tokens import describe_own_of_file
@@ -170,8 +166,14 @@ def _error(name: str, value: float) -> str:
 
 def cli(words: Sequence[str], command: str = "export") -> int:
     """As `main`, in a process of its own."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
+    signal.signal(signal.SIGTERM, _interrupt)
     return main(words, command)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler
+    """As Ctrl-C, which cleans up; a second signal does not interrupt that."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
+from packbert.model_export.artifact.lifeline import end_with
 from packbert.model_export.artifact.manifest import TOKENIZER
 
 MODULE = __name__
@@ -45,7 +46,7 @@ def why_unusable(tokenizer: Tokenizer, bounds: ModelBounds) -> str:
 
 def fault_of(path: Path, bounds: ModelBounds, *, module: str = MODULE) -> str:
     """As `why_unusable`, for a tokenizer.json; `python -m` runs `module`, which calls `check_in_child`."""
-    command = [sys.executable, "-m", module, str(path), json.dumps(asdict(bounds))]
+    command = [sys.executable, "-m", module, str(path), json.dumps(asdict(bounds)), str(os.getpid())]
     try:
         ended = subprocess.run(command, capture_output=True, timeout=WALL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -90,6 +91,7 @@ def check_in_child(load: Callable[[str], Tokenizer]) -> None:
     Any exception, signal or limit is the parent's to report.
     """
     path, bounds = sys.argv[1], ModelBounds(**json.loads(sys.argv[2]))
+    end_with(int(sys.argv[3]))
     _limit_resources()
     _report("its file")
     fault = next(_faults(load(path), bounds, patterns_of(Path(path))), "")

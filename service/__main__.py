@@ -1,29 +1,33 @@
 """`packbert serve`: reads the settings, finds or makes an artifact and serves it; SIGTERM drains, exit code 0."""
 
+import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from packbert.service.address import ListenError, bind_address, check_address
+from packbert.service.address import ListenError, bind_address
 from packbert.service.artifact import ManifestError
-from packbert.service.engine.device import ArtifactChoice, check_one_device, find_artifact
+from packbert.service.engine.device import find_artifacts
 from packbert.service.errors import DeviceError
 from packbert.service.flags import in_flags, variables_of
 from packbert.service.logs import configure_logging
-from packbert.service.model_cache import Cache, ModelError
+from packbert.service.model_cache import ModelError
 from packbert.service.observability.start import check_packages
-from packbert.service.prepare import ModelUnavailable, prepare_model
-from packbert.service.preparing import answer_probes
-from packbert.service.settings import Settings, SettingsError, named_models, set_variables
+from packbert.service.prepare import ModelUnavailable
+from packbert.service.settings import Settings, SettingsError, set_variables
+
+if TYPE_CHECKING:
+    from packbert.service.backend import Backend
+    from packbert.service.http.starting import Starting
 
 
 class Stopped(BaseException):
-    """A signal arrived before the service listens."""
+    """A signal arrived before the service answers."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -49,66 +53,49 @@ def _start(words: Sequence[str]) -> int:
     try:
         settings = Settings.from_environment()
         check_packages(settings)
-        check_address(settings.host, settings.port)
+        sockets = bind_address(settings.host, settings.port, "BERT_PORT")
         if settings.admin_port:
-            check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
+            sockets += bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
         if settings.can_swap:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end this one
-        named = named_models(settings)
-        one_each = [settings.of_model(name, one.model) for name, one in named.items()] or [settings]
-        choices = [find_artifact(one, _prepare) for one in one_each]
-        check_one_device(choices)
-    except (ListenError, ModelUnavailable) as error:
-        _report(error, given)
-        return 1
-    except (SettingsError, ManifestError, DeviceError, ModelError) as error:
-        _report(error, given)
-        return 2
-    for choice in choices:
-        _warn_of_device(choice)
-    try:
-        return (_supervise if settings.api_processes else _serve)(settings, choices)
-    except (ManifestError, ListenError) as error:
-        _report(error, given)
-        return 1 if isinstance(error, ListenError) else 2
-
-
-def _report(error: Exception, given: Collection[str]) -> None:
-    print(f"packbert serve: {in_flags(str(error), given)}", file=sys.stderr)
-
-
-def _warn_of_device(choice: ArtifactChoice) -> None:
-    if choice.degraded:
-        fault = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"
-        logging.getLogger("service").warning(fault, choice.degraded)
-
-
-def _prepare(settings: Settings, device: str) -> tuple[Path, Cache]:
-    """As `prepare_model`."""
-    with answer_probes(settings):
-        return prepare_model(settings, device)
+        return (_supervise if settings.api_processes else _serve)(settings, sockets)
+    except (ListenError, SettingsError, ManifestError, DeviceError, ModelError) as error:
+        print(f"packbert serve: {in_flags(str(error), given)}", file=sys.stderr)
+        return 1 if isinstance(error, ListenError | ModelUnavailable) else 2
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler
     raise Stopped(number)
 
 
-def _serve(settings: Settings, choices: Sequence[ArtifactChoice]) -> int:
+def _serve(settings: Settings, sockets: Sequence[socket.socket]) -> int:
     """HTTP and the models in this process."""
-    from packbert.service.engine.local_backend import make_backend
-    from packbert.service.http.server import build, run
+    from packbert.service.http.server import Server, run
+    from packbert.service.observability.metrics import Metrics
 
-    sockets = bind_address(settings.host, settings.port, "BERT_PORT")
-    if settings.admin_port:
-        sockets += bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
-    return run(build(settings, make_backend(settings, choices)), sockets)
+    metrics = Metrics()
+
+    def make(starting: "Starting") -> "Backend":
+        choices = find_artifacts(settings.of_each_model(), starting.prepare)
+        from packbert.service.engine.local_backend import make_backend
+
+        return make_backend(settings, choices, metrics)
+
+    server = Server(settings, metrics, lambda starting: asyncio.to_thread(make, starting))
+    code = run(server, sockets)
+    if server.backend is None and code != 1:
+        raise Stopped(signal.SIGINT if code else signal.SIGTERM)
+    return code
 
 
-def _supervise(settings: Settings, choices: Sequence[ArtifactChoice]) -> int:
-    """HTTP and the model in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
+def _supervise(settings: Settings, sockets: Sequence[socket.socket]) -> int:
+    """HTTP and the models in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
     from packbert.service.workers.supervisor import supervise
 
+    for probe in sockets:  # each API worker has one of its own
+        probe.close()
+    choices = find_artifacts(settings.of_each_model())
     return supervise(settings, [one.artifact for one in choices], degraded=choices[0].degraded)
 
 

@@ -22,14 +22,8 @@ class ListenError(Exception):
         super().__init__(f"cannot listen on {host}:{port} (BERT_HOST, {variable}): {error}")
 
 
-def check_address(host: str, port: int, variable: str = "BERT_PORT") -> None:
-    """Binds `host`:`port` and lets go of it; 0 is any free port. Raises as `bind_address` does."""
-    for probe in bind_address(host, port, variable):
-        probe.close()
-
-
 def bind_address(host: str, port: int, variable: str) -> list[socket.socket]:
-    """Sockets that are bound and do not listen yet, one for each address of `host`.
+    """Sockets that are bound and do not listen yet, one for each address of `host`; `port` 0 is any free one.
 
     Raises ListenError where the port is taken, or the address is none of this machine's; it names `variable`.
     """

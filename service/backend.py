@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from packbert.service.artifact import Artifact
-from packbert.service.errors import SHUTTING_DOWN, Unavailable, loading
+from packbert.service.errors import SHUTTING_DOWN, Unavailable
 from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.start import start_tracing
 from packbert.service.scheduling.queue import BULK_SHARE
@@ -30,10 +30,10 @@ BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full
 class Backend(ABC):
     """Base class: `open` loads it, `admit` lets one request in, `drain` and `close` end it."""
 
-    startup_grace_seconds = 0.0  # how long the server waits for `open` before it accepts connections
     announces = True  # of a service with several processes, one says that it is ready
     source = ""  # of its artifact, where it can be swapped: a hub id, a checkpoint's folder or an artifact
     queue: InferenceQueue  # set before `_serve_tasks`
+    _tasks: Tasks  # when it is open
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
     def __init__(
@@ -55,17 +55,14 @@ class Backend(ABC):
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
         self.users, self.unused = 0, asyncio.Event()  # requests of `answering`; set when the last has ended
-        self._tasks: Tasks | None = None
 
     def admit(self, body_bytes: int) -> Tasks:
         """Returns the tasks to a request whose body has `body_bytes` bytes (0: unknown) and has not been read yet.
 
-        Raises Unavailable while loading or draining, Overloaded where the queue would refuse the request.
+        Raises Unavailable while draining, Overloaded where the queue would refuse the request.
         """
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
-        if self._tasks is None:
-            raise loading()
         self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
         return self._tasks
 
@@ -110,8 +107,7 @@ class Backend(ABC):
 
     def cancel_pending(self) -> None:
         """Answers requests that still wait with 503."""
-        if self._tasks is not None:
-            self.queue.close(SHUTTING_DOWN)
+        self.queue.close(SHUTTING_DOWN)
 
     @abstractmethod
     async def ready(self) -> str:

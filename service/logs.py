@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from packbert.service.settings import Settings
@@ -11,7 +10,6 @@ from packbert.service.trace_context import current_trace_id
 
 ACCESS = logging.getLogger("service.access")
 NAMES = {"levelname": "level", "name": "logger"}  # of a record's attributes in JSON
-NOT_IN_JSON = [*RESERVED_ATTRS, "color_message"]  # the latter is uvicorn's: its message with codes of a terminal
 INDENT = "    "  # of a traceback's lines, so that none of them looks like a record
 Fields = dict[str, str | int | float]
 
@@ -43,7 +41,7 @@ class JsonFormatter(OrjsonFormatter):
     def __init__(self, process: str) -> None:
         static = {"process": process} if process else {}
         shown = "%(levelname)s %(name)s %(message)s"
-        super().__init__(shown, rename_fields=NAMES, static_fields=static, timestamp="time", reserved_attrs=NOT_IN_JSON)
+        super().__init__(shown, rename_fields=NAMES, static_fields=static, timestamp="time")
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
         super().add_fields(log_data, record, message_dict)

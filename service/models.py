@@ -30,13 +30,14 @@ class ServedModel(Backend):
         """Without that of Backend: it has no tokenizer and no tasks of its own. `source`: see MakeBackend."""
         self.settings = current.settings
         self.metrics, self.tracing = current.metrics, current.tracing
-        self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
+        self.announces = current.announces
         self.leaving = self.draining = False
         self.name, self.group, self._make = current.artifact.manifest.name, group, make
         current.source = source
         group[self.name] = self
         self._point_to(current)
         self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
+        self._swaps: set[asyncio.Future[bool]] = set()  # that requests wait for
 
     def find(self, name: str) -> "ServedModel":
         """Raises NotFound, unless there is only one model: then it has any name."""
@@ -56,11 +57,26 @@ class ServedModel(Backend):
                 raise
 
     async def swap(self, source: str = "", *, leads: bool = True) -> bool:
+        """As `_swap`. Raises Unavailable as soon as the service drains: a load cannot be interrupted."""
+        if self.draining:
+            raise Unavailable(SHUTTING_DOWN)
+        swapping = asyncio.shield(asyncio.ensure_future(self._swap(source, leads=leads)))
+        self._swaps.add(swapping)
+        try:
+            return await swapping
+        except asyncio.CancelledError:
+            if self.draining:
+                raise Unavailable(SHUTTING_DOWN) from None
+            raise
+        finally:
+            self._swaps.discard(swapping)
+
+    async def _swap(self, source: str, *, leads: bool) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before; a copy is another one.
 
         It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
         `leads` it is what answers in another process already. A swap during the start waits for the start of its model.
-        Raises Invalid where it cannot be served: nothing has changed.
+        Raises Invalid where it cannot be served, and Unavailable where the service ends: nothing has changed.
         """
         await self._opened.wait()
         async with self._swapping:
@@ -78,6 +94,8 @@ class ServedModel(Backend):
                 except BaseException:
                     await new.close()
                     raise
+            except Unavailable:
+                raise
             except Exception as error:
                 self.metrics.swapped(self.name, "refused")
                 fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
@@ -122,8 +140,8 @@ class ServedModel(Backend):
             source = named[name].model if name in named else ""
             try:
                 log.info("%s: %s", name, "swapped" if await model.swap(source) else "unchanged")
-            except Invalid:
-                continue  # it is in the log
+            except (Invalid, Unavailable):
+                continue  # it is in the log, or the service ends
 
     async def open(self) -> None:
         for model in self.group.values():
@@ -143,6 +161,8 @@ class ServedModel(Backend):
         for model in self.group.values():
             model.leaving = model.draining = True
             model.current.drain()
+            for swapping in model._swaps:
+                swapping.cancel()
 
     def cancel_pending(self) -> None:
         for model in self.group.values():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ END_OF_LINE = re.compile(rb"(?<=[\r\n])")
 BAR = re.compile(r"\|[^|]*\|")  # of tqdm: |####    |
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]")  # what moves a terminal's cursor
 log = logging.getLogger("service")
+exporters: set["subprocess.Popen[bytes]"] = set()  # that run
 
 
 class ModelUnavailable(ModelError):
@@ -47,31 +49,39 @@ def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
 
     Raises ModelError with the exporter's sentence where it fails, ModelUnavailable where the hub does not answer.
     """
-    lifeline, write_end = os.pipe()  # the system closes the write end, however this process ends
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "packbert", *arguments, "--lifeline", str(lifeline)],
-            pass_fds=(lifeline,) if lock is None else (lifeline, lock),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=variables_with(TQDM_POSITION="-1"),  # huggingface_hub shows its progress in a pipe too
-            start_new_session=True,
-        )
-    finally:
-        os.close(lifeline)
-    with process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "packbert", *arguments, "--parent", str(os.getpid())],
+        pass_fds=() if lock is None else (lock,),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=variables_with(TQDM_POSITION="-1"),  # huggingface_hub shows its progress in a pipe too
+        start_new_session=True,
+    ) as process:
+        exporters.add(process)
         try:
             fault = _show(process.stderr) if process.stderr else ""
             output = process.stdout.read().decode() if process.stdout else ""
             code = process.wait()
         finally:
-            os.close(write_end)  # interrupts a child that still runs, which then removes what it has written
+            process.terminate()  # one that still runs removes what it has written
             process.wait()
+            exporters.discard(process)
     if code:
         signalled = f"the export was ended by signal {-code}; without enough memory the system ends it with signal 9"
         kind = ModelUnavailable if code == os.EX_TEMPFAIL else ModelError
         raise kind(fault or (signalled if code < 0 else f"the export failed with exit code {code}"))
     return output
+
+
+def end_exports(seconds: float) -> None:
+    """Ends the exporters of this process: those that have not removed what they wrote within the time are killed."""
+    until, ending = time.monotonic() + seconds, list(exporters)
+    for process in ending:
+        process.terminate()
+    for process in ending:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        process.kill()  # does nothing to one that has ended
 
 
 def _show(stream: IO[bytes]) -> str:
@@ -169,7 +179,11 @@ def _download(source: Source) -> Path:
 def _run_export(source: Source, folder: Path, recipe: Recipe, cache: Cache, lock: int) -> None:
     log.info("%s: exporting for %s in %s", source.title, recipe.device, recipe.precision)
     options = ["--device", recipe.device, "--precision", recipe.precision, "--name", recipe.name]
-    report = run_exporter(["export", str(folder), str(cache.artifact(recipe)), *options], lock)
+    try:
+        report = run_exporter(["export", str(folder), str(cache.artifact(recipe)), *options], lock)
+    except BaseException:
+        cache.discard(recipe)  # of a killed exporter
+        raise
     for line in report.splitlines():
         log.info("%s", line)
 

@@ -296,6 +296,10 @@ class Settings(BaseModel):
         if named_models(self) and self.served_model_name is not None:
             raise SettingsError("BERT_SERVED_MODEL_NAME is for one model: BERT_MODELS names each; leave it out")
 
+    def of_each_model(self) -> "list[Settings]":
+        """Those of a service with each of the models alone, the default first. Raises SettingsError."""
+        return [self.of_model(name, one.model) for name, one in named_models(self).items()] or [self]
+
     def of_model(self, name: str, source: str) -> "Settings":
         """Those of a service with one model alone, a hub id or a folder, which has this name."""
         return self.model_copy(update={"models": None, "artifact": None, "model": source, "served_model_name": name})

@@ -13,9 +13,8 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "fastapi": ("packbert.service.http",),
     "fastapi_offline": ("packbert.service.http",),
     "starlette": ("packbert.service.http", "packbert.service.library.app"),
-    "uvicorn": ("packbert.service.http",),
     "httptools": ("packbert.service.http",),
-    "uvloop": ("packbert.service.workers",),
+    "uvloop": ("packbert.service.turns",),
     "pydantic": (
         "packbert.service.settings",
         "packbert.service.flags",

@@ -6,7 +6,7 @@ event loop, median of the rounds: HTTP, validation, tokenizing, the queue, encod
 
     tokenizing   its part of the loop, from the server-timing header
     rest         the loop without tokenizing
-    floor        a bare ASGI application on uvicorn's own protocol that reads the same body and answers as many bytes
+    floor        a bare ASGI application on the same connections that reads the same body and answers as many bytes
                  (`null_server.py`)
     client       this client's own processor time, beside the service and beside the floor
 

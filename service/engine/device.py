@@ -4,6 +4,7 @@ Does not import ONNX Runtime: the supervisor of several processes selects an art
 """
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
+from packbert.model_export.artifact.lifeline import end_with
 from packbert.service.artifact import Artifact, ManifestError, available, open_artifact
 from packbert.service.errors import DeviceError
 from packbert.service.model_cache import Cache
@@ -23,6 +25,8 @@ TRIAL = f"from {__package__}.trial import main; main()"
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
 GPU_UNUSABLE = "BERT_DEVICE is cuda, but the GPU cannot be used"
+Prepare = Callable[[Settings, str], tuple[Path, Cache]]
+log = logging.getLogger("service")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class ArtifactChoice:
     degraded: str = ""  # why the CPU is used although the folder has an artifact for CUDA
 
 
-def find_artifact(settings: Settings, prepare: Callable[..., tuple[Path, Cache]] = prepare_model) -> ArtifactChoice:
+def find_artifact(settings: Settings, prepare: Prepare = prepare_model) -> ArtifactChoice:
     """Of BERT_ARTIFACT, or of what `prepare` makes of BERT_MODEL. Raises what `select_artifact` and `prepare` do,
     and SettingsError where a setting does not fit the model."""
     if settings.artifact is not None:
@@ -45,14 +49,19 @@ def find_artifact(settings: Settings, prepare: Callable[..., tuple[Path, Cache]]
                 raise
             raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
     choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
-    logging.getLogger("service").info(describe_defaults(choice.artifact.manifest, settings))
+    log.info(describe_defaults(choice.artifact.manifest, settings))
     return choice
 
 
-def check_one_device(choices: Sequence[ArtifactChoice]) -> None:
-    """Raises DeviceError where the models of a service would run on different devices."""
+def find_artifacts(models: Sequence[Settings], prepare: Prepare = prepare_model) -> list[ArtifactChoice]:
+    """Those of the models of a service, in their order. Raises as `find_artifact`, and DeviceError where they would run
+    on different devices."""
+    choices = [find_artifact(one, prepare) for one in models]
     if len({one.artifact.manifest.device for one in choices}) > 1:
         raise DeviceError("one model would run on the GPU and another on the CPU: set BERT_DEVICE to cpu")
+    for reason in [one.degraded for one in choices if one.degraded]:
+        log.warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", reason)
+    return choices
 
 
 def select_artifact(folder: Path, device: str) -> ArtifactChoice:
@@ -88,9 +97,8 @@ def why_graph_unusable(artifact: Artifact) -> str:
 
     Found in a process of its own, which ends with this one: after a fault of CUDA a process cannot run anything else.
     """
-    command = [sys.executable, "-c", TRIAL, str(artifact.folder.parent)]
     try:
-        trial = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS)
+        trial = _run_child(TRIAL, str(artifact.folder.parent), timeout=TRIAL_SECONDS)
     except subprocess.TimeoutExpired:
         return f"the self-test has not ended after {TRIAL_SECONDS:g} s"
     if trial.returncode:
@@ -111,5 +119,12 @@ def export_device(device: str) -> str:
 
 def why_cuda_unavailable() -> str:
     """Why no GPU can be used here, empty where one can; found in a process of its own, which loads ONNX Runtime."""
-    check = subprocess.run([sys.executable, "-c", CUDA_CHECK], capture_output=True, text=True, check=False)
+    check = _run_child(CUDA_CHECK)
     return check.stdout.strip() if check.returncode == 0 else f"the check failed: {check.stderr.strip()[-200:]}"
+
+
+def _run_child(program: str, *words: str, timeout: float | None = None) -> "subprocess.CompletedProcess[str]":
+    """Runs a program of Python in a process of its own, which ends with this one. Raises TimeoutExpired."""
+    ends = f"from {end_with.__module__} import end_with; end_with({os.getpid()}); "
+    command = [sys.executable, "-c", ends + program, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)

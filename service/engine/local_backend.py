@@ -73,18 +73,16 @@ class LocalBackend(Backend):
 
     def describe(self) -> dict[str, Any]:
         """The content of /info."""
-        mask_token = self.tokenizer.mask_token if self._tasks else None
-        return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
+        return self.engine.info() | {"mask_token": self.tokenizer.mask_token, "api_processes": 0}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         state = register_state(self.artifacts, {"": os.getpid()}, await self.default.readiness())
         return render([state, *self.metrics.registries], accept)
 
 
-def make_backend(settings: Settings, choices: Sequence[ArtifactChoice]) -> Backend:
+def make_backend(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Backend:
     """That of a service of these models, the default first; a ServedModel where there are several, or they can be
     swapped."""
-    metrics = Metrics()
 
     def make(choice: ArtifactChoice, beside: Backend | None) -> LocalBackend:
         assert beside is None or isinstance(beside, LocalBackend)

@@ -1,9 +1,7 @@
 """The trial of a graph for CUDA, in a process of its own: `python -c` with TRIAL of `engine/device` and the artifact's
 folder. The last line of output is the reason why the graph cannot be used, empty where it can."""
 
-import ctypes
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -11,13 +9,11 @@ from packbert.service.artifact import read_artifact
 from packbert.service.engine.calibration import self_test
 from packbert.service.engine.runner import ModelRunner
 
-SIGNAL_OF_PARENTS_END = 1  # Linux's PR_SET_PDEATHSIG
 MAX_CHARACTERS = 300  # of a reason
 
 
 def main() -> None:
     """Prints the reason and ends the process at once: CUDA may be unable to clean up."""
-    ctypes.CDLL(None).prctl(SIGNAL_OF_PARENTS_END, signal.SIGKILL)
     sys.stdout.write(f"\n{try_graph(Path(sys.argv[1]))}\n")
     sys.stdout.flush()
     os._exit(0)

@@ -2,10 +2,7 @@
 
 import asyncio
 import difflib
-import gc
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -17,11 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from packbert.service.backend import Backend
-from packbert.service.errors import UNEXPECTED, DeviceError, ServiceError
-from packbert.service.http.body import start_thread
+from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
@@ -59,7 +55,7 @@ TASKS = {
     **native.TOKEN_ROUTES,
 }
 AddGetRoutes = Callable[[APIRouter, Backend], None]
-GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_get_routes, root.add_get_routes)
+GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_server_routes, kserve.add_get_routes, root.add_get_routes)
 GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (
     openai.add_get_routes,
     infinity.add_get_routes,
@@ -75,7 +71,6 @@ ADMIN_PATHS = (ADMIN_PATH, "/info", "/metrics", DOCUMENTATION, "/openapi.json", 
 PROBE_PATHS = ("/health", "/ready")  # on both ports
 OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 MIN_COMPRESSED_BYTES = 1024
-log = logging.getLogger("service")
 
 
 def task_routes(backend: Backend) -> dict[str, TaskSpec]:
@@ -95,50 +90,23 @@ def error_shape_of(path: str) -> ErrorShape:
     return OPENAI_ERROR if is_openai else SERVICE_ERROR
 
 
-def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext) -> ASGIApp:
-    """The application of a backend, which is opened when the server starts and closed when it stops.
-
-    A server that accepts connections by itself does it within `accepting`.
-    """
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async def load() -> None:
-            try:
-                start_thread()
-                keys.open()
-                await backend.open()
-                gc.collect()
-                gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
-            except Exception as error:
-                log.error("the model cannot be loaded: %s", error, exc_info=not isinstance(error, DeviceError))
-                backend.on_fatal()
-
-        loading = asyncio.create_task(load())
-        await asyncio.wait((loading,), timeout=backend.startup_grace_seconds)
-        async with accepting():
-            yield
-        await loading
-        keys.close()
-        await backend.close()
-
-    keys = ApiKeys(backend.settings)
+def create_app(backend: Backend, keys: ApiKeys | None = None) -> ASGIApp:
+    """The application of a backend that is open; without `keys` with those of BERT_API_KEY alone."""
+    keys = keys or ApiKeys(backend.settings)
     admin_port, metrics = backend.settings.admin_port, backend.metrics
     endpoints: dict[str, TaskEndpoint] = {}
     public: dict[str, ASGIApp] = {}
     admin: dict[str, ASGIApp] = {}
     for name, model in backend.group.items():
-        app, tasks = _make_app(model, keys, endpoints, lifespan if not public else None), task_routes(model)
-        public[name] = _finish(_take_public_routes(app) if admin_port else app, tasks)
+        app, tasks = _make_app(model, keys, endpoints), task_routes(model)
+        public[name] = _finish(take_public_routes(app) if admin_port else app, tasks)
         if admin_port:
             admin[name] = _finish(app, {})
     fast = TaskFastPath(by_name(public), endpoints, metrics)
     return split_ports(admin_port, admin=TaskFastPath(by_name(admin), {}, metrics), public=fast) if admin_port else fast
 
 
-def _make_app(
-    backend: Backend, keys: ApiKeys, endpoints: dict[str, TaskEndpoint], lifespan: Lifespan[FastAPI] | None
-) -> FastAPI:
+def _make_app(backend: Backend, keys: ApiKeys, endpoints: dict[str, TaskEndpoint]) -> FastAPI:
     """All routes of a model. Adds those of its tasks to `endpoints`; those without a name are the default's."""
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
@@ -147,7 +115,6 @@ def _make_app(
         summary="Trained BERT models over REST",
         description="[The page of this service](.)" if open_page(backend.settings) else "",
         version=version("packbert"),
-        lifespan=lifespan,
         redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
         responses=PROTOCOL_ERRORS,
         generate_unique_id_function=lambda route: route.name,
@@ -164,7 +131,7 @@ def _make_app(
     for path, endpoint in own.items():
         endpoints.setdefault(path, endpoint)
     app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
-    _add_operational_routes(app, backend)
+    add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)
     _add_openapi_route(app)
     if isinstance(backend, ServedModel):
@@ -229,8 +196,7 @@ class TaskFastPath:
 def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:
     """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
 
-    The port is that of the socket which accepted the connection, so no header of a request chooses it. `admin` also
-    gets the events of the process's start and end.
+    The port is that of the socket which accepted the connection, so no header of a request chooses it.
     """
 
     def call(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -240,7 +206,7 @@ def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:
     return call
 
 
-def _take_public_routes(app: FastAPI) -> FastAPI:
+def take_public_routes(app: FastAPI) -> FastAPI:
     """An application with the routes of `app` that are not for BERT_ADMIN_PORT; `app` keeps those and the probes."""
     public = FastAPI(openapi_url=None, redirect_slashes=False)
     public.router.routes = [route for route in app.routes if not _path(route).startswith(ADMIN_PATHS)]
@@ -253,7 +219,7 @@ def _path(route: BaseRoute) -> str:
 
 
 def _finish(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> FastAPI:
-    _add_error_handlers(app, tasks)
+    add_error_handlers(app, tasks)
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
     return app
 
@@ -268,7 +234,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
     return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
 
 
-def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
+def add_operational_routes(app: FastAPI, backend: Backend) -> None:
     """Their responses are built directly; the models only document them."""
 
     get = partial(app.get, tags=[SERVICE])
@@ -346,7 +312,7 @@ def _documented(route: BaseRoute) -> BaseRoute:
     return route
 
 
-def _add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
+def add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
     async def respond_error(request: Request, error: Exception) -> Response:
         path, status, code, message = request.url.path, 500, "internal", UNEXPECTED
         headers: Mapping[str, str] | None = None

@@ -1,24 +1,25 @@
-"""Runs the application on uvicorn: HTTP on its addresses, and a shutdown that responds to every pending request."""
+"""The server of a process: it answers from the start on, and at its end responds to every pending request."""
 
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Any
 
-import uvicorn
-
-from packbert.service.address import begin_no_connection, notify, wait_until_ready
+from packbert.service.address import ListenError, begin_no_connection, notify, wait_until_ready
 from packbert.service.backend import Backend
+from packbert.service.errors import DeviceError
 from packbert.service.http.app import PROBE_PATHS, allow_origins, create_app
+from packbert.service.http.body import start_thread
 from packbert.service.http.connection import Connection
+from packbert.service.http.headers import ApiKeys
 from packbert.service.http.limits import (
     BODIES,
     LEAST_BODY_BYTES,
@@ -28,10 +29,14 @@ from packbert.service.http.limits import (
     ConnectionLimits,
 )
 from packbert.service.http.loop_watchdog import watch_loop
+from packbert.service.http.starting import Starting
 from packbert.service.logs import log_access
 from packbert.service.models import ServedModel
+from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.series import UNKNOWN
+from packbert.service.prepare import end_exports, exporters
 from packbert.service.settings import Settings
+from packbert.service.turns import new_loop
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
 LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under way, and the requests that follow them
@@ -44,63 +49,45 @@ GIL_SWITCH_SECONDS = 0.0005
 COLLECT_AFTER = 50_000
 MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another one
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common load balancers, which must be the first to close
+INTERRUPTED = 130  # exit code of a start that SIGINT ends
+MakeBackend = Callable[[Starting], Awaitable[Backend]]
 log = logging.getLogger("service")
 
 
-class Server(uvicorn.Server):
-    """uvicorn runs the event loop, the application's lifespan and the signals. Connections are accepted, drained and
-    closed here, within the lifespan: uvicorn would stop listening at SIGTERM, and has no limit on their number."""
+class Server:
+    """Answers from the first second to the last: `Starting` until the models are loaded, then their application."""
 
-    def __init__(self, settings: Settings, backend: Backend) -> None:
-        self.backend, self.limits = backend, make_limits(settings, backend)
-        self.app = allow_origins(create_app(backend, self._accept), settings.allowed_origins)
-        config = uvicorn.Config(
-            self.app,
-            interface="asgi3",
-            http=Connection,  # made by the acceptor; uvicorn would import a protocol of its own
-            ws="none",
-            lifespan="on",
-            log_config=None,  # its lines have the format of all others
-            log_level="warning" if settings.log_level == "info" else settings.log_level,  # `_announce` says it once
+    def __init__(self, settings: Settings, metrics: Metrics, make: MakeBackend, *, grace_seconds: float = 0.0) -> None:
+        """`make` finds what is to be served. `grace_seconds`: of the load, before the server accepts connections."""
+        self.settings = settings
+        self.limits = ConnectionLimits(
+            client_timeout_seconds=settings.client_timeout_seconds,
+            buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
+            on_rejected=partial(metrics.refused, UNKNOWN),
+            log_access=log_access if settings.access_log else None,
+            keep_alive_seconds=KEEP_ALIVE_SECONDS,
+            most=settings.max_connections,
+            probes=frozenset(PROBE_PATHS),
         )
-        super().__init__(config)
-        self.failed = False
-        self._sockets: list[socket.socket] = []
-        self._acceptor: Acceptor | None = None
-        self._leaving: asyncio.Task[None] | None = None
+        self.starting, self.keys = Starting(settings, metrics), ApiKeys(settings)
+        self.app = allow_origins(self.starting.make_app(self.keys), settings.allowed_origins)
+        self.backend: Backend | None = None  # when it is open
+        self.code = 0  # of the process
+        self._make, self._grace_seconds = make, grace_seconds
+        self.ended = asyncio.Event()  # the port closes
         self._reloading: set[asyncio.Task[None]] = set()
 
-    def serve(self, sockets: list[socket.socket] | None = None) -> Coroutine[Any, Any, None]:
-        """Serves on bound sockets, the first of which has the port of the log; uvicorn itself listens on none."""
-        self._sockets = sockets or []
-        return super().serve([])
-
-    @asynccontextmanager
-    async def _accept(self) -> AsyncIterator[None]:
-        """Accepts connections; at the end it closes the port, and waits for the last responses."""
+    async def serve(self, sockets: Sequence[socket.socket]) -> int:
+        """Serves on bound sockets, the first of which has the port of the log. The exit code. Raises ListenError, and
+        what `make` raises."""
         self._loop = asyncio.get_running_loop()
-        try:
-            acceptor = self._acceptor = Acceptor(
-                self._sockets,
-                partial(Connection, self.app, self.limits),
-                most=self.limits.most,
-                reserve=RESERVE,
-                give_place=self._give_place,
-            )
-        except OSError as error:
-            host, port = self.backend.settings.host, self.backend.settings.port
-            log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT): %s", host, port, error)
-            self.fail()
-            yield
-            return
-        self.limits.on_connection_lost = acceptor.on_connection_lost
-        self.limits.is_over = lambda: acceptor.is_over
-        if not self.backend.settings.api_processes:
-            watch_loop(self._loop)
-        if isinstance(self.backend, ServedModel):
-            self._loop.add_signal_handler(signal.SIGHUP, self._reload, self.backend)
-        self._announcing = asyncio.create_task(self._announce(acceptor.sockets[0].getsockname()[1]))
-        yield
+        self._sockets = sockets
+        self.keys.open()
+        starting = self._loop.create_task(self._start(sockets[0].getsockname()[1]))
+        starting.add_done_callback(self._on_started)
+        await asyncio.wait((starting,), timeout=self._grace_seconds)
+        acceptor = self._accept()
+        await self.ended.wait()
         acceptor.close()
         for connection in list(self.limits.connections):
             connection.shutdown()
@@ -109,13 +96,62 @@ class Server(uvicorn.Server):
                 while self.limits.connections or self.limits.tasks:  # noqa: ASYNC110 - at the end, and rarely twice
                     await asyncio.sleep(CLOSED_CHECK_SECONDS)
                 await acceptor.wait_closed()
+        self.keys.close()
+        if starting.done() and not self.limits.closing:
+            starting.result()
+        return self.code
 
-    async def _announce(self, port: int) -> None:
+    def _accept(self) -> Acceptor:
+        """Begins to accept connections. Raises ListenError."""
+        try:
+            acceptor = Acceptor(
+                self._sockets,
+                lambda in_reserve: Connection(self.app, self.limits, in_reserve),
+                most=self.limits.most,
+                reserve=RESERVE,
+                give_place=self._give_place,
+            )
+        except OSError as error:
+            raise ListenError(self.settings.host, self.settings.port, "BERT_PORT", error) from None
+        self.limits.on_connection_lost = acceptor.on_connection_lost
+        self.limits.is_over = lambda: acceptor.is_over
+        if not self.settings.api_processes:
+            watch_loop(self._loop)
+        return acceptor
+
+    async def _start(self, port: int) -> None:
+        """Finds the models, loads them and lets them answer. Raises what `make` raises."""
+        backend = await self._make(self.starting)
+        backend.on_fatal = self.fail
+        try:
+            start_thread()
+            await backend.open()
+            app = await asyncio.to_thread(create_app, backend, self.keys)
+            gc.collect()
+            gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
+        except Exception as error:
+            log.error("the model cannot be loaded: %s", error, exc_info=not isinstance(error, DeviceError))
+            self.fail()
+            return
+        if self.limits.closing:
+            return
+        self.backend, self.app = backend, allow_origins(app, self.settings.allowed_origins)
+        for connection in self.limits.connections:
+            connection.app = self.app
+        if isinstance(backend, ServedModel):
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload, backend)
+        self._announcing = self._loop.create_task(self._announce(backend, port))
+
+    def _on_started(self, starting: asyncio.Task[None]) -> None:
+        if starting.exception() is not None and not self.limits.closing:
+            self.ended.set()
+
+    async def _announce(self, backend: Backend, port: int) -> None:
         """Says once that the service is ready: in the log, and to a service manager if there is one."""
-        await wait_until_ready(self.backend.ready)
-        if self.backend.announces:
-            log.info("serving %s", describe_service(self.backend, port))
-        if address := self.backend.settings.notify_socket:
+        await wait_until_ready(backend.ready)
+        if backend.announces:
+            log.info("serving %s", describe_service(backend, port))
+        if address := self.settings.notify_socket:
             notify(address)
 
     def _give_place(self, reserve_is_full: bool) -> bool:
@@ -139,14 +175,6 @@ class Server(uvicorn.Server):
         longest = min(idle, key=lambda one: one.since, default=None)
         return [] if longest is None else [longest]
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """The first signal begins to leave, the second one ends the server at once."""
-        if self.backend.leaving or self._acceptor is None:
-            self.should_exit = True
-        self.backend.leave()
-        if self._acceptor is not None:
-            self._loop.call_soon_threadsafe(self._begin_to_leave)
-
     def _reload(self, models: ServedModel) -> None:
         reloading = asyncio.create_task(models.reload())
         self._reloading.add(reloading)  # the loop keeps no task alive, and one that is collected has swapped half
@@ -154,29 +182,36 @@ class Server(uvicorn.Server):
 
     def fail(self) -> None:
         """Ends the server, with an exit code of 1."""
-        self.failed = self.should_exit = True
+        self.code = 1
+        self.ended.set()
 
-    def _begin_to_leave(self) -> None:
-        if self._leaving is not None:
-            return
+    def leave(self) -> None:
+        """Begins to end the server."""
         self.limits.closing = True
         for connection in self.limits.connections:
             connection.close_after_response()
-        self._leaving = asyncio.create_task(self._leave())
+        if self.backend is not None:
+            self.backend.leave()
+        self._leaving = asyncio.create_task(self._leave(self.backend))
 
-    async def _leave(self) -> None:
+    async def _leave(self, backend: Backend | None) -> None:
         """Serves for BERT_LINGER_SECONDS, then finishes the requests that have arrived and refuses later ones."""
-        settings = self.backend.settings
-        await asyncio.sleep(settings.linger_seconds)
-        self.backend.drain()
-        if self.limits.tasks:
-            await asyncio.wait(self.limits.tasks, timeout=settings.drain_seconds)
-        self.backend.cancel_pending()
+        if backend is not None:
+            await asyncio.sleep(self.settings.linger_seconds)
+            backend.drain()
+        self.starting.draining = True
+        ending: set[asyncio.Task[None]] = {*self.limits.tasks}
+        if exporters:
+            ending.add(asyncio.create_task(asyncio.to_thread(end_exports, self.settings.drain_seconds)))
+        if ending:
+            await asyncio.wait(ending, timeout=self.settings.drain_seconds)
+        if backend is not None:
+            backend.cancel_pending()
         await asyncio.sleep(AFTER_DRAIN_SECONDS)
         for listener in self._sockets:
             begin_no_connection(listener.fileno())
         await asyncio.sleep(LAST_CONNECTIONS_SECONDS)
-        self.should_exit = True
+        self.ended.set()
 
 
 def describe_service(backend: Backend, port: int) -> str:
@@ -190,33 +225,41 @@ def describe_service(backend: Backend, port: int) -> str:
     return f"{model} on http://{host}:{settings.port or port}{admin}"
 
 
-def make_limits(settings: Settings, backend: Backend) -> ConnectionLimits:
-    return ConnectionLimits(
-        client_timeout_seconds=settings.client_timeout_seconds,
-        buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
-        on_rejected=partial(backend.metrics.refused, UNKNOWN),
-        log_access=log_access if settings.access_log else None,
-        keep_alive_seconds=KEEP_ALIVE_SECONDS,
-        most=settings.max_connections,
-        probes=frozenset(PROBE_PATHS),
-    )
+def build(settings: Settings, backend: Backend, *, grace_seconds: float = 0.0) -> Server:
+    """The server of a backend that it opens."""
+
+    async def make(_: Starting) -> Backend:
+        return backend
+
+    return Server(settings, backend.metrics, make, grace_seconds=grace_seconds)
 
 
-def build(settings: Settings, backend: Backend) -> Server:
-    server = Server(settings, backend)
-    backend.on_fatal = server.fail
-    return server
+def run(server: Server, sockets: Sequence[socket.socket]) -> int:
+    """Serves on bound sockets until the server ends, and returns the process's exit code. Raises as `Server.serve`.
 
-
-def run(server: Server, sockets: list[socket.socket]) -> int:
-    """Serves on bound sockets until the server ends, and returns its exit code."""
+    The first signal begins to end the server, and the second one ends the process. The event loop is never closed: that
+    would wait for a thread that still loads a model, or for a run that hangs.
+    """
     sys.setswitchinterval(GIL_SWITCH_SECONDS)
     gc.set_threshold(COLLECT_AFTER)
     raise_open_file_limit()
-    server.run(sockets=sockets)
-    if server.backend.tracing is not None:
+    runner, stopping = asyncio.Runner(loop_factory=new_loop), list[int]()
+    loop = runner.get_loop()
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if stopping:
+            os._exit(server.code)
+        stopping.append(number)
+        if number == signal.SIGINT and server.backend is None:
+            server.code = INTERRUPTED
+        loop.call_soon_threadsafe(server.leave)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    code = runner.run(server.serve(sockets))
+    if server.backend is not None and server.backend.tracing is not None:
         server.backend.tracing.close()
-    return 1 if server.failed else 0
+    return code
 
 
 def raise_open_file_limit() -> None:

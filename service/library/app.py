@@ -1,6 +1,6 @@
 """All routes of the service over an engine that is open, for a server of one's own."""
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from packbert.service.http.app import create_app
 from packbert.service.http.body import start_thread
@@ -13,16 +13,5 @@ def make_app(engine: Engine) -> ASGIApp:
     The limits of connections, headers and slow clients are the server's. Raises Unavailable while the engine is not
     open.
     """
-    backend = engine.backend
-    app = create_app(backend)
     start_thread()
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan":
-            await app(scope, receive, send)
-            return
-        for event in ("startup", "shutdown"):
-            await receive()
-            await send({"type": f"lifespan.{event}.complete"})
-
-    return serve
+    return create_app(engine.backend)

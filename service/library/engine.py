@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.service.backend import Backend
-from packbert.service.engine.device import ArtifactChoice, check_one_device, find_artifact
+from packbert.service.engine.device import ArtifactChoice, find_artifacts
 from packbert.service.engine.local_backend import LocalBackend, make_backend
 from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
 from packbert.service.http.dialects import native, rerank, vllm
@@ -21,6 +21,7 @@ from packbert.service.http.validation import validate
 from packbert.service.library.files import Input, estimate_tokens
 from packbert.service.library.job import TASKS, Answers, BulkEngine, Call, as_json, in_order
 from packbert.service.models import ServedModel
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import MODEL_NAME, PREFIX, Settings, SettingsError
 from packbert.service.tasks.base import as_lists
 from packbert.service.tasks.deadline import DEADLINE, Deadline
@@ -161,7 +162,8 @@ class Engine(BulkEngine):
         self._backend = backend
 
     async def _load(self) -> Backend:
-        backend = make_backend(self.settings, await asyncio.to_thread(_check_artifacts, self.settings, self._artifacts))
+        choices = await asyncio.to_thread(_check_artifacts, self.settings, self._artifacts)
+        backend = make_backend(self.settings, choices, Metrics())
         try:
             await backend.open()
         except BaseException:
@@ -364,9 +366,7 @@ def _check_artifacts(settings: Settings, named: Mapping[str, Path]) -> list[Arti
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
     of_each = [{"artifact": path, "served_model_name": name} for name, path in named.items()]
-    choices = [find_artifact(settings.model_copy(update=one)) for one in of_each or [{}]]
-    check_one_device(choices)
-    return choices
+    return find_artifacts([settings.model_copy(update=one) for one in of_each or [{}]])
 
 
 def as_texts(texts: str | Sequence[str]) -> list[str]:

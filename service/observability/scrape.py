@@ -109,7 +109,7 @@ class StateCollector(Collector):
             info.add_metric([*values, version("packbert")], 1)
         yield info
         ready = {name: float(not reason) for name, reason in self.readiness.items()}
-        yield GaugeMetricFamily("bert_ready", "1 while /ready is 200", value=next(iter(ready.values())))
+        yield GaugeMetricFamily("bert_ready", "1 while /ready is 200", value=next(iter(ready.values()), 0.0))
         by_model = GaugeMetricFamily("bert_model_ready", "1 while /models/NAME/ready is 200", labels=["model"])
         for name, value in ready.items():
             by_model.add_metric([name], value)

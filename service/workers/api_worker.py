@@ -31,7 +31,6 @@ log = logging.getLogger("service")
 class RemoteBackend(Backend):
     """A backend whose engine is another process."""
 
-    startup_grace_seconds = 2 * CONNECT_GRACE_SECONDS  # other API workers accept connections meanwhile
     queue: EngineClient
 
     def __init__(
@@ -85,8 +84,8 @@ class RemoteBackend(Backend):
         self.tokenizer.close()
 
     async def ready(self) -> str:
-        if self.leaving or self._tasks is None:
-            return "draining" if self.leaving else "loading"
+        if self.leaving:
+            return "draining"
         try:
             return (await self.queue.query("ready")).decode()
         except Unavailable as error:
@@ -102,8 +101,7 @@ class RemoteBackend(Backend):
                 "digest": self.artifact.digest,
                 "status": error.message,
             }
-        mask_token = self.tokenizer.mask_token if self._tasks else None
-        return engine | {"mask_token": mask_token, "api_processes": self.settings.api_processes}
+        return engine | {"mask_token": self.tokenizer.mask_token, "api_processes": self.settings.api_processes}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:  # noqa: ARG002 - there are no exemplars to show
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
@@ -154,7 +152,9 @@ def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -
             default.group[name].current.source = source
         served = default
     listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
-    return run(build(settings, served), [socket.socket(fileno=each) for each in listeners])
+    # other API workers accept connections meanwhile
+    server = build(settings, served, grace_seconds=2 * CONNECT_GRACE_SECONDS)
+    return run(server, [socket.socket(fileno=each) for each in listeners])
 
 
 if __name__ == "__main__":

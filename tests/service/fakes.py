@@ -17,15 +17,17 @@ from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import InferenceQueue, Request
 
 T = TypeVar("T")
+THREAD_SECONDS = 10.0  # for a thread to end, on a busy machine
 
 
 class FakeTime(selectors.DefaultSelector):
-    """A loop with this selector never waits: the clock goes on instead. It raises where it would wait for ever."""
+    """A loop with this selector never waits: the clock goes on instead. It raises where it would wait for ever, and
+    waits for a thread where that is all there is."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        events = super().select(0)
+        events = super().select(THREAD_SECONDS if timeout is None else 0)
         if timeout is None and not events:
             raise RuntimeError("every task waits, and no event or timer is left")
         if not events:

@@ -51,10 +51,10 @@ def play_server(artifact: Path, story: Callable[[Server, int, FakeTime], Awaitab
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         serving = asyncio.create_task(server.serve([listener]))
-        while not server.started:
+        while server.backend is None:
             await settle()
         await story(server, port, time)
-        server.should_exit = True
+        server.ended.set()
         await serving
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))

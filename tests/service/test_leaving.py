@@ -1,10 +1,8 @@
 """From SIGTERM to the end of the server, on a fake clock with real sockets: it lingers, drains, closes the port."""
 
 import asyncio
-import signal
 import socket
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness.client import Connection, Outcome, ask_once, get, post
 from packbert.service.http.server import AFTER_DRAIN_SECONDS, LAST_CONNECTIONS_SECONDS, Server
@@ -26,7 +24,7 @@ def test_new_requests_are_served_while_it_lingers_and_refused_after_that(bert_ar
         kept, idle = Connection(port), Connection(port)
         for connection in (kept, idle):
             assert not is_last(await connection.ask(INVALID))
-        server.handle_exit(signal.SIGTERM, None)
+        server.leave()
         began = time.now
         assert (await ask_once(port, get("/ready"))).status == 503
         outcome = await kept.ask(INVALID)
@@ -43,26 +41,16 @@ def test_new_requests_are_served_while_it_lingers_and_refused_after_that(bert_ar
 
 def test_the_last_connection_before_the_port_closes_is_answered(bert_artifact: Path) -> None:
     async def story(server: Server, port: int, _: FakeTime) -> None:
-        server.handle_exit(signal.SIGTERM, None)
+        server.leave()
         await asyncio.sleep(AFTER_DRAIN_SECONDS - 0.01)
         with socket.create_connection(("127.0.0.1", port)) as late:  # established by the system, not yet accepted
             await asyncio.sleep(LAST_CONNECTIONS_SECONDS)
             late.sendall(INVALID)
             await asyncio.sleep(0.2)
             assert late.recv(1000).startswith(b"HTTP/1.1 503 ")
-        assert server.should_exit
+        assert server.ended.is_set()
 
     play_server(bert_artifact, story, linger_seconds=0)
-
-
-def test_a_second_signal_ends_the_lingering(bert_artifact: Path) -> None:
-    async def story(server: Server, *_: Any) -> None:
-        server.handle_exit(signal.SIGTERM, None)
-        await asyncio.sleep(1)
-        server.handle_exit(signal.SIGTERM, None)
-        assert server.should_exit
-
-    play_server(bert_artifact, story, linger_seconds=LINGER_SECONDS)
 
 
 def test_a_request_that_the_protocol_rejects_in_its_body_is_counted_once(bert_artifact: Path) -> None:
@@ -77,6 +65,7 @@ def test_a_request_that_the_protocol_rejects_in_its_body_is_counted_once(bert_ar
             client.sendall(unfinished)
             await asyncio.sleep(1)
         await asyncio.sleep(1)
+        assert server.backend is not None
         text = (await server.backend.render_metrics(""))[0].decode()
         counted = [line for line in text.splitlines() if line.startswith("bert_requests_total") and line[-3:] != "0.0"]
         assert sorted(counted) == [

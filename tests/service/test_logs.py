@@ -85,14 +85,6 @@ def test_a_field_with_white_space_is_quoted_and_letters_of_other_scripts_stay(
     assert capsys.readouterr().err.endswith(' route="/北京 status=200 \\"" status=404\n')
 
 
-def test_json_lines_have_no_codes_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(log_format="json")
-    as_uvicorn = {"color_message": "\x1b[36mstarted %d\x1b[0m"}
-    logging.getLogger("service").info("started %d", 1, extra=as_uvicorn)
-    line = json.loads(capsys.readouterr().err)
-    assert set(line) == {"time", "level", "logger", "process", "message"}
-
-
 def test_no_access_line_is_written_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     configure()
     log_access(id="a1")

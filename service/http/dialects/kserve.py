@@ -286,9 +286,7 @@ def task_routes(backend: Backend) -> dict[str, TaskSpec]:
     return {f"{model}/infer": INFER, f"{model}/versions/{VERSION}/infer": versioned}
 
 
-def add_get_routes(router: APIRouter, backend: Backend) -> None:
-    name = backend.artifact.manifest.name
-
+def add_server_routes(router: APIRouter, backend: Backend) -> None:
     @router.get("/v2", response_model=ServerMetadata, summary="Name, version and extensions of this server")
     async def server_metadata() -> Response:
         extensions = ["binary_tensor_data"]
@@ -302,6 +300,9 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
     async def server_ready() -> Response:
         return _ready({}, await backend.ready())
 
+
+def add_get_routes(router: APIRouter, backend: Backend) -> None:
+    name = backend.artifact.manifest.name
     for suffix, of_version in (("", ""), (f"/versions/{VERSION}", "_by_version")):
         path = f"/v2/models/{name}{suffix}"
 

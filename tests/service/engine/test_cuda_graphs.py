@@ -3,10 +3,7 @@
 import asyncio
 import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -15,7 +12,6 @@ import pytest
 
 from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
-from packbert.service.__main__ import _warn_of_device
 from packbert.service.artifact import open_artifact, read_artifact
 from packbert.service.engine import device
 from packbert.service.engine.calibration import golden_tokens, self_test
@@ -133,26 +129,6 @@ def test_a_trial_that_crashes_or_hangs_counts_as_failed(
         select_artifact(folder, "auto")
 
 
-def test_a_trial_ends_with_the_process_that_started_it() -> None:
-    trial = """
-import sys
-from packbert.service.engine import trial
-trial.try_graph = lambda _: print("started", flush=True) or sys.stdin.read()
-trial.main()
-"""
-    starter = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {trial!r}, '.'])"
-    read_end, write_end = os.pipe()  # the trial waits for the write end, and holds standard output open
-    process = subprocess.Popen([sys.executable, "-c", starter], stdin=read_end, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"started\n"
-    process.kill()
-    process.wait(timeout=60)
-    assert process.stdout.read() == b""  # the trial is gone too, without its answer
-    os.close(read_end)
-    os.close(write_end)
-    process.stdout.close()
-
-
 @pytest.mark.usefixtures("gpu")
 def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
     settings = Settings(artifact=folder, token_budget=64, threads=1)
@@ -172,13 +148,14 @@ def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
 
 
 def test_a_cpu_in_place_of_the_gpu_is_degraded_in_the_log_ready_info_and_metrics(
-    bert_artifact: Path, caplog: pytest.LogCaptureFixture
+    bert_artifact: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = open_artifact(bert_artifact)
     with caplog.at_level(logging.WARNING, "service"):
-        _warn_of_device(ArtifactChoice(cpu))
-        assert not caplog.messages
-        _warn_of_device(ArtifactChoice(cpu, "no kernel"))
+        for reason in ("", "no kernel"):
+            found = ArtifactChoice(cpu, reason)
+            monkeypatch.setattr(device, "find_artifact", lambda *_, found=found: found)
+            device.find_artifacts([Settings(artifact=bert_artifact)])
     assert caplog.messages == ["DEGRADED: serving on the CPU, because the GPU cannot be used: no kernel"]
     settings = Settings(artifact=bert_artifact, token_budget=64, threads=1)
 

@@ -29,7 +29,7 @@ def app(bert_artifact: Path) -> Any:
 
 
 def get(app: Any, url: str, method: str = "GET", **more: Any) -> httpx.Response:
-    """The transport takes the server's port from the URL, as uvicorn takes it from the socket."""
+    """The transport takes the server's port from the URL, as the server takes it from the socket."""
 
     async def sent() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.harness.client import ask_once, get
 from benchmarks.harness.process import ServiceProcess
+from packbert.service.address import ListenError
 from packbert.service.http import server as server_module
 from packbert.service.http.limits import RESERVE
 from packbert.service.http.server import MIN_IDLE_SECONDS, Server
@@ -40,8 +41,6 @@ PLACES = 5
 
 class OpenBackend(FakeBackend):
     """Has no model to load."""
-
-    startup_grace_seconds = 1.0
 
     async def open(self) -> None: ...
 
@@ -127,7 +126,7 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
 
     async def story() -> None:
         backend: Any = OpenBackend(port=0, max_connections=2)
-        server = server_module.build(backend.settings, backend)
+        server = server_module.build(backend.settings, backend, grace_seconds=1.0)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         serving = asyncio.create_task(server.serve([listener]))
@@ -140,13 +139,13 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
         assert len(server.limits.connections) == 2
         for _, writer in clients:
             writer.close()
-        server.should_exit = True
+        server.ended.set()
         await serving
 
     asyncio.run(story())
 
 
-def test_a_port_that_another_process_takes_meanwhile_ends_the_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_port_that_another_process_takes_meanwhile_ends_the_start() -> None:
     backend: Any = OpenBackend(port=0)
     server = server_module.build(backend.settings, backend)
     with socket.socket() as other, socket.socket() as own:
@@ -155,6 +154,5 @@ def test_a_port_that_another_process_takes_meanwhile_ends_the_start(caplog: pyte
         other.bind(("127.0.0.1", 0))
         own.bind(other.getsockname())
         other.listen()
-        asyncio.run(server.serve([own]))
-    assert server.failed
-    assert "cannot listen on 127.0.0.1:0 (BERT_HOST, BERT_PORT)" in caplog.text
+        with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:0 \(BERT_HOST, BERT_PORT\)"):
+            asyncio.run(server.serve([own]))

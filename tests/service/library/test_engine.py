@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import orjson
 import pytest
 
 from packbert import Engine, ManifestError, ServiceError, SettingsError, make_app
+from packbert.service.engine import huge_pages
 from packbert.service.errors import Unavailable
 from packbert.service.library.engine import NOT_OPEN
 from tests.export.goldens import Artifact
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
 LONG = "dog " * 400
+PATIENCE = 60.0  # seconds, for a test that fails
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +169,22 @@ def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -> None
             await engine.open()
 
     asyncio.run(story())
+
+
+def test_the_threads_of_an_engine_end_with_it(bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closing, move = threading.Event(), huge_pages._move
+
+    def move_at_the_end() -> None:
+        closing.wait(PATIENCE)
+        move()
+
+    monkeypatch.setattr(huge_pages, "_move", move_at_the_end)
+    before = {*threading.enumerate()}
+    with Engine.from_artifact(bert_artifact) as engine:
+        engine.wait(engine.embed(TEXTS))
+        assert "huge pages" in {one.name for one in {*threading.enumerate()} - before}
+        closing.set()
+    assert {*threading.enumerate()} <= before
 
 
 def test_a_failed_load_raises_and_health_says_why(tmp_path: Path, bert_artifact: Path) -> None:

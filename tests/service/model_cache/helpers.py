@@ -30,30 +30,22 @@ def copy_checkpoint(folder: Path) -> Path:
 
 
 def stop_exporter(process: subprocess.Popen[str]) -> int:
-    """Stops the exporter that `process` starts as its child, with SIGSTOP; its process id."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    """Stops the exporter that a thread of `process` starts as its child, with SIGSTOP; its process id."""
     while process.poll() is None:
-        for child in children.read_text().split():
-            if b"--lifeline" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGSTOP)
-                return int(child)
+        for thread in Path(f"/proc/{process.pid}/task").glob("*/children"):
+            for child in thread.read_text().split():
+                if b"--parent" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGSTOP)
+                    return int(child)
     raise AssertionError(f"{process.args!r} ended without an exporter")
 
 
-def wait_until_abandoned(exporter: int, process: subprocess.Popen[str]) -> None:
-    """Until `process` has closed its end of the pipe that keeps the stopped exporter going, or has ended."""
-    arguments = Path(f"/proc/{exporter}/cmdline").read_bytes().split(b"\0")
-    lifeline = Path(f"/proc/{exporter}/fd/{int(arguments[arguments.index(b'--lifeline') + 1])}").readlink()
-    while process.poll() is None and lifeline in _open_files(process.pid):
-        pass
-
-
-def _open_files(process: int) -> set[Path]:
-    found = set()
-    for link in Path(f"/proc/{process}/fd").glob("*"):
-        with suppress(OSError):  # closed meanwhile
-            found.add(link.readlink())
-    return found
+def wait_until_terminated(exporter: int, process: subprocess.Popen[str]) -> None:
+    """Until the stopped exporter has SIGTERM before it or has ended, or the process that started it has ended."""
+    status, mask = Path(f"/proc/{exporter}/status"), 1 << (signal.SIGTERM - 1)
+    with suppress(OSError):
+        while process.poll() is None and not int(status.read_text().partition("ShdPnd:")[2].split()[0], 16) & mask:
+            pass
 
 
 def wanted(model: Path | str, *, precision: str | None = None) -> Wanted:

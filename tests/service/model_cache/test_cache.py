@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from tests.service.model_cache.helpers import (
     start,
     start_preparing,
     stop_exporter,
-    wait_until_abandoned,
+    wait_until_terminated,
 )
 
 RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
@@ -72,8 +72,9 @@ def test_the_export_ends_with_the_service_and_leaves_nothing(number: int, code: 
     with start([sys.executable, "-c", SERVICE], **variables) as process:
         exporter = stop_exporter(process)
         process.send_signal(number)
-        wait_until_abandoned(exporter, process)
-        os.kill(exporter, signal.SIGCONT)
+        wait_until_terminated(exporter, process)
+        with suppress(ProcessLookupError):
+            os.kill(exporter, signal.SIGCONT)
         _, log = process.communicate()
     assert process.returncode == code
     (lock,) = (cache / "locks").iterdir()

@@ -321,7 +321,7 @@ def test_an_invalid_setting_fails_the_start_with_one_line(settings: dict[str, st
     [
         (
             "packbert.service.workers.supervisor",
-            "onnxruntime numpy fastapi starlette tokenizers uvicorn prometheus_client",
+            "onnxruntime numpy fastapi starlette tokenizers prometheus_client",
         ),
         ("packbert.service.workers.api_worker", "onnxruntime"),
     ],

@@ -63,6 +63,7 @@ export default {
   "code.candidate_labels": "The labels cannot be used",
   "code.no_such_head": "This model cannot do this",
   "code.loading": "The model is loading",
+  "code.exporting": "The model is being downloaded and exported",
   "code.overloaded": "The service is busy",
   "code.buffers_full": "The service is busy with large requests",
   "code.deadline": "The deadline passed before the answer",

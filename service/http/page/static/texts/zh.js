@@ -63,6 +63,7 @@ export default {
   "code.candidate_labels": "无法使用这些标签",
   "code.no_such_head": "此模型不支持此功能",
   "code.loading": "模型正在加载",
+  "code.exporting": "正在下载和导出模型",
   "code.overloaded": "服务繁忙",
   "code.buffers_full": "服务正忙于处理大请求",
   "code.deadline": "在得到结果之前已超过期限",

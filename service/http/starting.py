@@ -1,0 +1,91 @@
+"""What a server answers until its models are loaded: probes and the page; 503 to all else."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from packbert.service.errors import SHUTTING_DOWN, Unavailable, loading
+from packbert.service.http.app import (
+    TASKS,
+    TaskFastPath,
+    add_error_handlers,
+    add_operational_routes,
+    split_ports,
+    take_public_routes,
+)
+from packbert.service.http.dialects import kserve, root
+from packbert.service.http.endpoint import TaskEndpoint
+from packbert.service.http.headers import ApiKeys
+from packbert.service.model_cache import Cache
+from packbert.service.observability.metrics import Metrics
+from packbert.service.observability.scrape import register_state, render
+from packbert.service.prepare import prepare_model
+from packbert.service.settings import Settings
+
+RETRY_SECONDS = 10.0  # while a model is exported
+log = logging.getLogger("service")
+
+
+class Starting(logging.Handler):
+    """Stands in for the backend of the routes, and admits no request; as a handler it reads the log of an export."""
+
+    draining, degraded, default = False, "", None
+    line = ""  # the last of the log, while a model is prepared
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        super().__init__()
+        self.settings, self.metrics = settings, metrics
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.line = record.getMessage()
+
+    def prepare(self, settings: Settings, device: str) -> tuple[Path, Cache]:
+        """As `prepare_model`."""
+        self.line = "the model is being prepared"
+        log.addHandler(self)
+        try:
+            return prepare_model(settings, device)
+        finally:
+            log.removeHandler(self)
+            self.line = ""
+
+    def admit(self, _: int) -> NoReturn:
+        """Raises Unavailable."""
+        if self.draining:
+            raise Unavailable(SHUTTING_DOWN)
+        if line := self.line:
+            raise Unavailable(f"the model is not there yet: {line}", code="exporting", retry_after=RETRY_SECONDS)
+        raise loading()
+
+    async def ready(self) -> str:
+        if self.draining:
+            return "draining"
+        return f"exporting: {self.line}" if self.line else "loading"
+
+    async def info(self) -> NoReturn:
+        """Raises Unavailable."""
+        self.admit(0)
+
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return render([register_state([], {"": os.getpid()}, {}), *self.metrics.registries], accept)
+
+    def make_app(self, keys: ApiKeys) -> ASGIApp:
+        app, admin_port = FastAPI(openapi_url=None, redirect_slashes=False), self.settings.admin_port
+        stand_in: Any = self  # these routes need no more of a backend
+        add_operational_routes(app, stand_in)
+        kserve.add_server_routes(app.router, stand_in)
+        root.add_get_routes(app.router, stand_in)
+        public = take_public_routes(app) if admin_port else app
+        for one in (app, public):
+            one.router.default = self._refuse  # in place of a 404
+            add_error_handlers(one, {})
+        endpoints = {path: TaskEndpoint(stand_in, spec, keys) for path, spec in TASKS.items()}
+        fast = TaskFastPath(public, endpoints, self.metrics)
+        return split_ports(admin_port, admin=TaskFastPath(app, {}, self.metrics), public=fast) if admin_port else fast
+
+    async def _refuse(self, _: Scope, __: Receive, ___: Send) -> None:
+        self.admit(0)
