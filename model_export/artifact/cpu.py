@@ -4,6 +4,7 @@ import ctypes
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def float_state_kept() -> Iterator[None]:
     if platform.system() != "Linux":
         yield
         return
-    state, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)  # fenv_t: 32 bytes on x86, fewer elsewhere
+    state, library = ctypes.create_string_buffer(64), _open_libc()  # fenv_t: 32 bytes on x86, fewer elsewhere
     library.fegetenv(state)
     try:
         yield
@@ -59,11 +60,17 @@ def float_state_kept() -> Iterator[None]:
         library.fesetenv(state)
 
 
+@cache
+def _open_libc() -> ctypes.CDLL:
+    """Once: it is part of cycles, which would wait for the garbage collector."""
+    return ctypes.CDLL(None)
+
+
 def trim_heap() -> None:
     """Returns freed memory to the operating system, which glibc otherwise keeps.
 
     That is 50 MB after BERT-base's reference pass, and after its weights were packed to be compared with mapped ones.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+    trim = getattr(_open_libc(), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)

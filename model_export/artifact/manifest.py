@@ -27,6 +27,7 @@ CHECKPOINT_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 PREFERRED = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 PICKLES = ("pytorch_model*.bin", "adapter_model.bin", "pytorch_model.bin.index.json")  # read only without PREFERRED
 MAX_DESCRIPTION_BYTES = 64 * 2**20  # of a file beside the weights; the largest tokenizer.json in use has 33 MB
+MAX_MANIFEST_BYTES = 4 * 2**20  # that of BERT-base has 75 kB; to read 200 MB held a service for 11 s
 UNLIMITED_BYTES = 2**63
 
 
@@ -203,14 +204,17 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         fields = dataclasses.asdict(self)
-        content = fields | {CHECKSUM: _checksum(fields)}
-        (folder / MANIFEST).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        text = json.dumps(fields | {CHECKSUM: _checksum(fields)}, indent=1, ensure_ascii=False) + "\n"
+        if (size := len(text.encode())) > MAX_MANIFEST_BYTES:
+            fault = f"the {MANIFEST} of this model has {size} bytes, and a service reads at most {MAX_MANIFEST_BYTES}"
+            raise ManifestError(f"{fault}: shorten the names of its labels or its prompts")
+        (folder / MANIFEST).write_text(text, "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Reads the folder's manifest. Raises ManifestError if it is missing, changed or of another format."""
         try:
-            content = json.loads((folder / MANIFEST).read_text("utf-8"))
+            content = json.loads(read_file(folder / MANIFEST, MAX_MANIFEST_BYTES))
         except FileNotFoundError:
             raise ManifestError(
                 f"{folder} has no {MANIFEST}, so it is not an artifact; "

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import enum
 import fcntl
+import logging
 import sys
 import termios
 from collections import OrderedDict, deque
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import ASGIApp
 
+from packbert.service.errors import UNEXPECTED
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection, Exchange, Rejected, split_url, write_error
 from packbert.service.http.limits import ConnectionLimits
 
@@ -26,6 +28,7 @@ UNREAD_BYTES = 2**16  # of a body: the system keeps further ones until the appli
 FREE_CHUNKS, LEAST_CHUNK_BYTES = 1000, 64  # of a body: each chunk takes as long as 64 bytes of another
 NOTED = frozenset({b"expect", b"host", b"transfer-encoding"})  # headers that the connection itself reads
 TIMER_SECONDS = 0.002  # by which a timer may be early: uvloop's have milliseconds
+log = logging.getLogger("service")
 
 
 class State(enum.Enum):
@@ -48,7 +51,8 @@ class Connection(asyncio.Protocol):
     _paused = False  # reading
     _unparsed = b""  # received behind a complete request that is not answered yet
     _receiving: Exchange | None = None  # whose body arrives
-    _rejected: Rejected | None = None  # to be answered after the requests before it
+    _rejected: Rejected | None = None  # raised by a callback of the parser; answered after the requests before it
+    _is_open = True  # it counts as a connection
     _url = b""
     _head_bytes = 0  # of the URL and the headers so far
     _went_on = False  # the slice being parsed has begun or ended a head or a request, or holds bytes of a body
@@ -69,8 +73,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        self._server, self._client = (transport.get_extra_info(name, ())[:2] for name in ("sockname", "peername"))
         self.limits.connections.add(self)
+        # without an address: the client has reset the connection before it was accepted
+        known = (transport.get_extra_info(name) or ("", 0) for name in ("sockname", "peername"))
+        self._server, self._client = (address[:2] for address in known)
         transport.set_write_buffer_limits(0)  # whatever a client does not read is watched
         self.since = self._loop.time()
         self._list_in(self.limits.heads)
@@ -85,6 +91,9 @@ class Connection(asyncio.Protocol):
             self._watch_arrival()
         except Rejected as rejected:
             self._reject(rejected)
+        except Exception:  # whatever it is: a connection that is not watched closes
+            log.exception("a request could not be read")
+            self._reject(self._refuse(500, UNEXPECTED))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
         self._state = State.CLOSING
@@ -95,6 +104,9 @@ class Connection(asyncio.Protocol):
             exchange.disconnect()
         self.client_connection.on_disconnect()
         self._leave()
+        self._exchanges.clear()  # these refer to the connection, and a cycle waits for the garbage collector
+        self._receiving = self._rejected = self._timer = None
+        del self._parser
 
     def pause_writing(self) -> None:
         self.unwritable = asyncio.Event()
@@ -132,7 +144,7 @@ class Connection(asyncio.Protocol):
     def give_way(self) -> None:
         """To another connection, at once: the system's buffer is not waited for."""
         if self._state is not State.WAITING:
-            self._reject(self._full())
+            self._reject(self._refuse_full())
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         self.close()
@@ -158,7 +170,7 @@ class Connection(asyncio.Protocol):
         if self._exchanges:
             self._run(self._exchanges[0])
         elif self._rejected is not None:
-            self._respond_rejected()
+            self._respond_rejected(self._rejected)
             return
         elif self._state is State.ANSWERING:
             self._state = State.WAITING
@@ -212,11 +224,17 @@ class Connection(asyncio.Protocol):
             except httptools.HttpParserUpgrade as upgrade:
                 piece = memoryview(self._head_without_upgrade() + piece[upgrade.args[0] :])
             except httptools.HttpParserCallbackError as error:
-                raise (error.__context__ or error) from None  # of a method below
+                raise self._rejected or error  # noqa: B904 - of a method below
             except httptools.HttpParserError as error:
                 if self._parser.get_method() == b"PRI":
-                    raise Rejected(505, "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1") from None
-                raise Rejected(400, f"the request is not valid HTTP/1.1: {error}") from None
+                    raise self._refuse(505, "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1") from None
+                raise self._refuse(400, f"the request is not valid HTTP/1.1: {error}") from None
+
+    def _refuse(self, status: int, message: str) -> Rejected:
+        """To be raised. It is kept, because the parser's error has a callback's exception as its `__context__` alone,
+        which Python replaces where another one is being handled."""
+        self._rejected = Rejected(status, message)
+        return self._rejected
 
     def _head_without_upgrade(self) -> bytes:
         """For a new parser."""
@@ -245,23 +263,23 @@ class Connection(asyncio.Protocol):
         parser, noted = self._parser, [(name, value.lower()) for name, value in self._headers if name in NOTED]
         method, version = parser.get_method().decode("ascii"), parser.get_http_version()
         if method == "CONNECT":
-            raise Rejected(400, "CONNECT is not supported: this server is not a proxy")
+            raise self._refuse(400, "CONNECT is not supported: this server is not a proxy")
         if version not in ("1.1", "1.0"):
-            raise Rejected(505, f"HTTP/{version} is not supported: send HTTP/1.1")
+            raise self._refuse(505, f"HTTP/{version} is not supported: send HTTP/1.1")
         hosts = [name for name, _ in noted].count(b"host")
         if hosts > 1 or (version == "1.1" and not hosts):
-            raise Rejected(400, f"the request has {hosts} Host headers: send one")
+            raise self._refuse(400, f"the request has {hosts} Host headers: send one")
         codings = [value for name, value in noted if name == b"transfer-encoding"]
         if codings and codings != [b"chunked"]:
             stated = b", ".join(codings).decode("latin-1")
-            raise Rejected(501, f"transfer-encoding is {stated[:50]!r}: only chunked is supported")
+            raise self._refuse(501, f"transfer-encoding is {stated[:50]!r}: only chunked is supported")
         if parser.should_upgrade():
             return
         self._state = State.BODY
         scope = self._make_scope(method, version)
         self.in_reserve = self.in_reserve and self.limits.is_over()
         if self.in_reserve and scope["path"] not in self.limits.probes:
-            raise self._full()
+            raise self._refuse_full()
         exchange = Exchange(
             self,
             scope,
@@ -276,6 +294,8 @@ class Connection(asyncio.Protocol):
 
     def _make_scope(self, method: str, version: str) -> dict[str, Any]:
         raw_path, query = split_url(self._url)
+        if not raw_path:
+            raise self._refuse(400, "the request's URL has no path: this is not HTTP/1.1")
         path = raw_path.decode("ascii")
         return {
             "type": "http",
@@ -297,7 +317,7 @@ class Connection(asyncio.Protocol):
         self._chunks += 1
         if self._chunks > FREE_CHUNKS + self._body_bytes // LEAST_CHUNK_BYTES:
             sizes = f"the first {self._chunks - 1} chunks of the body hold {self._body_bytes} bytes"
-            raise Rejected(400, f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
+            raise self._refuse(400, f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
 
     def on_body(self, body: bytes) -> None:
         self._went_on = True
@@ -320,7 +340,7 @@ class Connection(asyncio.Protocol):
     def _check_head_size(self, size: int) -> None:
         if size > self.limits.max_header_bytes:
             limit = self.limits.max_header_bytes
-            raise Rejected(431, f"the request line and headers have more than {limit} bytes: shorten them")
+            raise self._refuse(431, f"the request line and headers have more than {limit} bytes: shorten them")
 
     # acting
 
@@ -329,9 +349,9 @@ class Connection(asyncio.Protocol):
         self.limits.tasks.add(task)
         task.add_done_callback(self.limits.tasks.discard)
 
-    def _full(self) -> Rejected:
+    def _refuse_full(self) -> Rejected:
         limit = f"this server takes {self.limits.most} connections (BERT_MAX_CONNECTIONS)"
-        return Rejected(503, f"{limit}: retry later")
+        return self._refuse(503, f"{limit}: retry later")
 
     def _reject(self, rejected: Rejected) -> None:
         """Closes; before, it responds without the application, after the responses to earlier requests."""
@@ -342,18 +362,16 @@ class Connection(asyncio.Protocol):
             if receiving.complete:
                 self.close()
             return
-        self.limits.on_rejected(rejected.status, rejected.code)
         if receiving is not None:
             self._exchanges.pop()
             receiving.reject(is_running=not self._exchanges)
-        self._rejected = rejected
         if not self._exchanges:
-            self._respond_rejected()
+            self._respond_rejected(rejected)
+        self.limits.on_rejected(rejected.status, rejected.code)
 
-    def _respond_rejected(self) -> None:
-        assert self._rejected is not None
-        status, code = self._rejected.status, self._rejected.code
-        number, content, size = write_error(status, code, str(self._rejected))
+    def _respond_rejected(self, rejected: Rejected) -> None:
+        status, code = rejected.status, rejected.code
+        number, content, size = write_error(status, code, str(rejected))
         self.transport.write(content)
         method = self._parser.get_method().decode("ascii") if self._url else ""
         path, _, _ = self._url.partition(b"?")  # a query may hold a secret
@@ -389,8 +407,9 @@ class Connection(asyncio.Protocol):
     def _leave(self) -> None:
         """From now on the connection does not count as open."""
         self._list_in(None)
-        if self in self.limits.connections:
-            self.limits.connections.remove(self)
+        if self._is_open:
+            self._is_open = False
+            self.limits.connections.discard(self)
             self.limits.on_connection_lost()
 
     @property
@@ -415,7 +434,7 @@ class Connection(asyncio.Protocol):
             self.close()
         else:
             seconds = f"{self.limits.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)"
-            self._reject(Rejected(408, f"the request did not arrive within {seconds}"))
+            self._reject(self._refuse(408, f"the request did not arrive within {seconds}"))
 
     def _check_write_progress(self, unsent_before: int | None = None) -> None:
         """Aborts the connection if the client has read too little since the last check: its response is in memory.

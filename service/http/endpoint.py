@@ -5,6 +5,7 @@ import logging
 import random
 import re
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,9 +43,13 @@ if TYPE_CHECKING:
 
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
 VALID_ID = re.compile(rb"[!-~]{1,128}")
+SPLIT = "(BERT_MAX_BODY_BYTES): split it"
 TIMEOUT = b"x-request-timeout-ms"
 MAX_TIMEOUT_MS = 3_600_000
 log = logging.getLogger("service")
+ASKED: ContextVar[str | None] = ContextVar(
+    "asked", default=None
+)  # the model that a body names; None: that of the route
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
 
 
@@ -76,24 +81,23 @@ class TaskRequest:
             raise Invalid(text, code="timeout")
         return Deadline(int(stated) / 1000, started=self.received)
 
-    async def read_body(self, limit: int, way_out: str = "(BERT_MAX_BODY_BYTES): split it") -> bytes:
+    async def read_body(self, limit: int, way_out: str = SPLIT) -> bytes:
         """Raises ClientDisconnected; TooLarge over `limit` bytes, and BuffersFull where the bodies of all requests hold
         too many (both before reading, if content-length says so)."""
-        parts, size, more = [], 0, self.content_length <= limit
-        if more and self.content_length > UNCOUNTED_BYTES:
+        check_size(self.content_length, limit, way_out)
+        parts, size, more = [], 0, True
+        if self.content_length > UNCOUNTED_BYTES:
             self.connection.buffered.check_size(self.content_length)
-        while more and size <= limit:
+        while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
             part, more = message.get("body", b""), message.get("more_body", False)
             parts.append(part)
             size += len(part)
-            if UNCOUNTED_BYTES < size <= limit:
+            check_size(size, limit, way_out)
+            if size > UNCOUNTED_BYTES:
                 self.hold_body(size)
-        if (size := max(size, self.content_length)) > limit:
-            text = f"the body has {size} bytes or more; at most {limit} are accepted"
-            raise TooLarge(f"{text} {way_out}", code="body_too_large")
         self.received = time.perf_counter()
         return b"".join(parts)
 
@@ -127,6 +131,13 @@ class TaskRequest:
         await self.respond(error.status, content, JSON, *headers)
 
 
+def check_size(size: int, limit: int, way_out: str = SPLIT) -> None:
+    """Of a body. Raises TooLarge."""
+    if size > limit:
+        text = f"the body has {size} bytes or more; at most {limit} are accepted"
+        raise TooLarge(f"{text} {way_out}", code="body_too_large")
+
+
 def request_id(headers: Headers) -> bytes:
     """The client's own x-request-id if it is safe in a log and in a header, otherwise a random one."""
     stated = headers.get(b"x-request-id", b"")
@@ -149,6 +160,7 @@ class TaskEndpoint:
         try:
             if self.keys.required:
                 self.keys.check(request.headers)
+            check_size(request.content_length, settings.max_body_bytes)  # before the queue: no wait helps it
             try:
                 tasks = backend.admit(request.content_length)
             except Unavailable:
@@ -168,6 +180,13 @@ class TaskEndpoint:
                 del body  # the texts that were parsed from it take as much
                 result = await spec.run(tasks, parsed)
                 content, media_type, headers = await self._write_content(request, result)
+            metrics.answered(
+                spec.name,
+                seconds=time.perf_counter() - request.received,
+                stages=result.stage_seconds,
+                sizes=(len(result.sequences), result.tokens, body_bytes, len(content)),
+                truncated=result.truncated,
+            )
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
@@ -177,13 +196,6 @@ class TaskEndpoint:
             await request.respond_error(error, spec.error_shape)
             self._note(request, error)
         else:
-            metrics.answered(
-                spec.name,
-                seconds=time.perf_counter() - request.received,
-                stages=result.stage_seconds,
-                sizes=(len(result.sequences), result.tokens, body_bytes, len(content)),
-                truncated=result.truncated,
-            )
             await request.respond(200, content, media_type, *headers)
             self._note(request, result)
         finally:
@@ -222,7 +234,13 @@ class TaskEndpoint:
         """What the line of the access log says beside what the connection knows."""
         if self.backend.settings.access_log:
             noted: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
-            request.connection.noted = noted
+            request.connection.noted = self._name_model("model") | noted
+
+    def _name_model(self, key: str) -> Fields:
+        """The model that the request is for; none where the body names an unknown one: that is the client's text."""
+        asked = ASKED.get()
+        name = self.backend.artifact.manifest.name if asked is None else asked
+        return {key: name} if name else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +258,7 @@ class TracedTaskEndpoint(TaskEndpoint):
         TaskEndpoint._note(self, request, outcome)
         if self.backend.settings.access_log and (trace_id := current_trace_id()):
             request.connection.noted["trace_id"] = trace_id
-        model = self.backend.artifact.manifest.name
-        named: Fields = {"bert.request_id": request.id.decode(), "gen_ai.request.model": model}
+        named = {"bert.request_id": request.id.decode(), **self._name_model("gen_ai.request.model")}
         if isinstance(outcome, ServiceError):
             self.tracing.record_outcome(outcome.status, named, outcome.code)
             waited = outcome.queue_seconds

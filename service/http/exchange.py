@@ -24,7 +24,7 @@ JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 
 VISIBLE = bytes({*range(256)} - {*range(0x20), 0x7F} | {0x09})  # what the value of a header may hold
 PHRASES = {each.value: each.phrase for each in http.HTTPStatus}
 STATUS_LINES = {status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)}
-CODES = {408: "slow", 431: "headers_too_large", 503: "connections_full"}  # of rejections
+CODES = {408: "slow", 431: "headers_too_large", 500: "internal", 503: "connections_full"}  # of rejections
 WITHOUT_BODY = (204, 304)
 log = logging.getLogger("service")
 
@@ -111,7 +111,7 @@ def date_header(second: int) -> tuple[bytes, bytes]:
 
 
 def split_url(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query. Raises Rejected for a URL without a path."""
+    """Path and query; the path of a URL without one is empty."""
     path, _, query = url.partition(b"?")
     if path[:1] == b"/" and b"#" not in url:
         return path, query
@@ -119,7 +119,7 @@ def split_url(url: bytes) -> tuple[bytes, bytes]:
         parsed = httptools.parse_url(url)
         if parsed.path:
             return parsed.path, parsed.query or b""
-    raise Rejected(400, "the request's URL has no path: this is not HTTP/1.1")
+    return b"", b""
 
 
 class Exchange:

@@ -5,7 +5,6 @@ import socket
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
@@ -165,17 +164,17 @@ class Acceptor:
                 self._pause()
                 return
             connection.setblocking(False)
-            self.open += 1
-            in_reserve = self.is_over and not self._give_place(False)
-            task = self._loop.create_task(self._open(connection, in_reserve))
+            protocol = self._make_protocol(self.open >= self.most and not self._give_place(False))
+            self.open += 1  # until `connection_lost` of the protocol
+            task = self._loop.create_task(self._open(connection, protocol))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, connection: socket.socket, in_reserve: bool) -> None:
+    async def _open(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
         try:
-            await self._loop.connect_accepted_socket(partial(self._make_protocol, in_reserve), connection)
-        except OSError:  # the client has gone
-            self.on_connection_lost()
+            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+        except OSError as error:  # the client has gone
+            protocol.connection_lost(error)
 
     def _pause(self) -> None:
         self._stop_watching()

@@ -1,14 +1,16 @@
 """Ends a process whose event loop hangs; with API processes the supervisor does that by the workers' heartbeats."""
 
 import asyncio
-import faulthandler
 import os
 import sys
 import threading
 import time
+import traceback
 
+STDERR = 2
 CHECK_SECONDS = 1.0
 MAX_MISSED = 20  # checks in a row
+LAST_WORDS_SECONDS = 2.0  # a stderr that nobody reads takes none: it may be what the loop hangs at
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = CHECK_SECONDS) -> None:
@@ -37,7 +39,17 @@ def _watch(loop: asyncio.AbstractEventLoop, check_seconds: float) -> None:
 
 
 def _end(seconds: float) -> None:
-    """Without `logging`, whose lock the hanging thread may hold."""
-    sys.__stderr__.write(f"the event loop has hung for {seconds:g} s: the process ends\n")  # type: ignore[union-attr]
-    faulthandler.dump_traceback(sys.__stderr__)  # type: ignore[arg-type]
-    os._exit(1)
+    try:
+        writing = threading.Thread(target=_say, args=(seconds,), daemon=True)
+        writing.start()
+        writing.join(LAST_WORDS_SECONDS)
+    finally:
+        os._exit(1)
+
+
+def _say(seconds: float) -> None:
+    """Without `logging` and `sys.stderr`, whose locks the hanging thread may hold, and faulthandler, which waits for a
+    reader with the GIL."""
+    stacks = ["".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()]
+    text = f"the event loop has hung for {seconds:g} s: the process ends\n" + "\nanother thread:\n".join(stacks)
+    os.write(STDERR, text.encode())

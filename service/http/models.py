@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from packbert.service.errors import NotFound, Unauthorized
 from packbert.service.http.body import parse
 from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.endpoint import TaskRequest
+from packbert.service.http.endpoint import ASKED, TaskRequest
 from packbert.service.http.headers import REFUSAL, find_key
 from packbert.service.http.responses import json_response
 from packbert.service.http.shares import answer_shared
@@ -40,7 +40,9 @@ def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
 
     def run(_: None, request: Any) -> Awaitable[TaskResult]:
         name = getattr(request, "model", None) if by_body else None
+        ASKED.set("")
         model = served.find(name) if isinstance(name, str) else served
+        ASKED.set(model.name)
         if model.shares:
             return answer_shared(spec, model, partial(answer, request))
         return answer(request, model)

@@ -1,10 +1,9 @@
 """A share of a model's requests for another model, which answers them, or repeats them for a comparison."""
 
 import asyncio
-import base64
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,14 @@ from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.models import ServedModel
 from packbert.service.tasks.base import TaskResult
 from packbert.service.tasks.deadline import DEADLINE, Deadline
-from packbert.service.tasks.embed import unit_length
+from packbert.service.tasks.embed import VECTORS_AT_ONCE, unit_length
+from packbert.service.turns import in_turns
 
 BY_HEADS = ("root", "infer")  # tasks that the model's heads decide: shared with a model of the same heads only
 PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other processes have work where it does not
 DROPPED = (Overloaded, DeadlineExceeded, TooLarge)  # how the queue ends it then
-FIRST_BY = ("token_str", "label", "answer", "index")  # what a candidate, a label, an answer, a ranked text is known by
+FIRST_BY = ("token_str", "label", "answer", "index")  # what a candidate, a label, an answer, a choice is known by
+NUMBERS_AT_ONCE = 2**16  # of vectors that are compared: 1 ms
 Answer = Callable[[ServedModel], Awaitable[TaskResult]]  # of a request
 log = logging.getLogger("service")
 
@@ -72,7 +73,8 @@ async def _repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None
     DEADLINE.set(Deadline(PATIENCE_SECONDS))
     try:
         second = await answer(other)
-        cosines, agreements = compare(first.value, second.value)
+        async for cosines, agreements in compare(first, second):
+            metrics.agreed(other.name, cosines, agreements)
     except DROPPED:
         metrics.shared(other.name, "dropped")
     except Exception as error:
@@ -80,19 +82,33 @@ async def _repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None
         if not isinstance(error, ServiceError):
             log.exception("a request could not be repeated on %s", other.name)
     else:
-        metrics.compared(other.name, cosines, agreements, [sum(one.stage_seconds[:3]) for one in (first, second)])
+        metrics.compared(other.name, [sum(one.stage_seconds[:3]) for one in (first, second)])
 
 
-def compare(first: Any, second: Any) -> tuple[list[float], list[bool]]:
+async def compare(first: TaskResult, second: TaskResult) -> AsyncIterator[tuple[list[float], list[bool]]]:
     """Of two answers to a request the cosines of the vectors that have one size, and whether the first candidates or
-    labels agree."""
-    cosines, agreements = list[float](), list[bool]()
-    for one, other in zip(_find_comparable(first), _find_comparable(second), strict=False):
+    labels agree: of some at a time, in turns with the requests."""
+    async for one, other in in_turns(_find_pairs(*map(_compared, (first, second)))):
+        if isinstance(one, np.ndarray):
+            yield (unit_length(one) * unit_length(other)).sum(axis=-1).tolist(), []
+        else:
+            yield [], [one == other]
+
+
+def _find_pairs(first: Iterator[Any], second: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
+    """Rows of two arrays of one shape, or what two first candidates are known by."""
+    for one, other in zip(first, second, strict=False):
         if not isinstance(one, np.ndarray):
-            agreements.append(one == other)
-        elif one.shape == other.shape:
-            cosines += (unit_length(one) * unit_length(other)).sum(axis=-1).reshape(-1).tolist()
-    return cosines, agreements
+            yield one, other
+        elif one.shape == np.shape(other):
+            width = one.shape[-1]
+            rows, others, some = one.reshape(-1, width), other.reshape(-1, width), 1 + NUMBERS_AT_ONCE // width
+            for start in range(0, len(rows), step := min(some, VECTORS_AT_ONCE)):
+                yield rows[start : start + step], others[start : start + step]
+
+
+def _compared(result: TaskResult) -> Iterator[Any]:
+    return _find_comparable(result.value) if result.compared is None else iter(result.compared)
 
 
 def _find_comparable(value: Any) -> Iterator[Any]:
@@ -104,8 +120,6 @@ def _find_comparable(value: Any) -> Iterator[Any]:
     elif isinstance(value, Mapping):
         for one in value.values():
             yield from _find_comparable(one)
-        if isinstance(encoded := value.get("embedding"), str):
-            yield np.frombuffer(base64.b64decode(encoded), "<f4")
     elif isinstance(value, Sequence) and not isinstance(value, str):
         is_ranked = len(value) and isinstance(value[0], Mapping) and "score" in value[0]
         for one in value[:1] if is_ranked else value:

@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from packbert.service.observability.series import GAUGE, TABLE, Labels, Series
 
-CELLS = 4096  # 950 from the start; at most some hundred pairs of task or path and status are added
+ROOM = 2**20  # cells, for 8,000 models: addresses only, memory and files grow by the pages that are counted in
 VALUES, LABELS = ".values", ".labels"  # suffixes of a process's files
 
 
@@ -41,17 +42,18 @@ class Cells:
 
     def __init__(self, path: Path | None = None) -> None:
         self.places: dict[str, dict[Labels, int]] = {name: {} for name in TABLE}  # the first cell of each
-        self._end, self._path = 0, path
+        self.end = 0
+        self._labels: int | None = None  # descriptor of the file: when the first error is counted, none may be free
         for series in TABLE.values():
             for labels in series.known:
                 self._place(series, labels)
         if path is None:
-            self.values: Values = memoryview(mmap.mmap(-1, 8 * CELLS)).cast("d")
+            self.values: Values = memoryview(mmap.mmap(-1, 8 * ROOM)).cast("d")
             return
         with path.with_suffix(VALUES).open("a+b") as file:
-            file.truncate(8 * CELLS)
-            self.values = memoryview(mmap.mmap(file.fileno(), 8 * CELLS)).cast("d")
-        path.with_suffix(LABELS).touch()
+            file.truncate(8 * ROOM)
+            self.values = memoryview(mmap.mmap(file.fileno(), 8 * ROOM)).cast("d")
+        self._labels = os.open(path.with_suffix(LABELS), os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.read_labels(path)
         for series in TABLE.values():
             for at in self.places[series.name].values() if series.kind is GAUGE else ():
@@ -61,9 +63,8 @@ class Cells:
         """The first cell of a series; new values of its labels take the next cells."""
         places = self.places[series.name]
         if labels not in places:
-            if self._path is not None:
-                with self._path.with_suffix(LABELS).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([series.name, *labels]) + "\n")
+            if self._labels is not None:
+                os.write(self._labels, json.dumps([series.name, *labels]).encode() + b"\n")
             self._place(series, labels)
         return places[labels]
 
@@ -78,18 +79,20 @@ class Cells:
             self._place(TABLE[name], tuple(labels))
 
     def _place(self, series: Series, labels: Labels) -> None:
-        self.places[series.name][labels] = self._end
-        self._end += series.size
+        self.places[series.name][labels] = self.end
+        self.end += series.size
 
 
 def sum_cells(folder: Path) -> Cells:
     """The sums over the files of all processes, running or ended."""
     total = Cells()
     for path in folder.glob(f"*{VALUES}"):
-        theirs, values = Cells(), array("d", path.read_bytes())
-        if len(values) < CELLS or not path.with_suffix(LABELS).exists():
+        if not path.with_suffix(LABELS).exists():
             continue  # a process is creating its files
+        theirs = Cells()
         theirs.read_labels(path)
+        with path.open("rb") as file:
+            values = array("d", file.read(8 * theirs.end))
         for series in TABLE.values():
             for labels, first in theirs.places[series.name].items():
                 at = total.at(series, *labels)

@@ -105,12 +105,16 @@ class Metrics:
         """A request of another model that `model` shares."""
         self.cells[self._cells.at(series.SHARED, model, outcome)] += 1.0
 
-    def compared(self, model: str, cosines: Sequence[float], agree: Sequence[bool], seconds: Sequence[float]) -> None:
+    def compared(self, model: str, seconds: Sequence[float]) -> None:
         """Two answers to a request; `seconds` of the model that answered and of the shadow, which is `model`."""
         self.shared(model, "compared")
-        histogram = self._cells.histogram
-        observe(self.cells, [histogram(series.COSINE, model)] * len(cosines), [max(0.0, one) for one in cosines])
-        observe(self.cells, [histogram(series.SHADOW_SECONDS, model, by) for by in ("model", "shadow")], seconds)
+        histograms = [self._cells.histogram(series.SHADOW_SECONDS, model, by) for by in ("model", "shadow")]
+        observe(self.cells, histograms, seconds)
+
+    def agreed(self, model: str, cosines: Sequence[float], agree: Sequence[bool]) -> None:
+        """A part of two answers that are compared."""
+        histogram = self._cells.histogram(series.COSINE, model)
+        observe(self.cells, [histogram] * len(cosines), [max(0.0, one) for one in cosines])
         for one in agree:
             self.cells[self._cells.at(series.FIRST, model, str(one).lower())] += 1.0
 

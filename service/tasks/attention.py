@@ -79,6 +79,7 @@ async def attention(tasks: Tasks, request: AttentionRequest) -> TaskResult:
         array = rollout(array)
     found = np.ascontiguousarray(array, np.float32)
     pieces = _describe(tasks, tokens)
+    result.compared = ()
     return result.finish(LongObject(pieces=pieces, layers=layers, heads=heads, attention=found))
 
 

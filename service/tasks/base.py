@@ -34,6 +34,7 @@ class TaskResult:
     sequences: Sequence[EncodedText] = ()
     owners: Sequence[int] = ()  # the input of each sequence, ascending: an input may be several windows
     rows: Sequence[Row] = ()  # one for each sequence
+    compared: Sequence[Any] | None = None  # by a shadow: vectors, first candidates; None: those in the value
     added: Sequence[int] = ()  # of a request for windows: the tokens of each that the window before it does not have
     truncated: int = 0  # number of inputs that were cut
     tokens: int = 0

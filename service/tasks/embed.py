@@ -133,7 +133,9 @@ async def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, po
     if kept is not None and request.normalize is not None:  # cut, then scaled, if the request says so
         request = request.model_copy(update={"dimensions": kept})
     made = await stack_vectors(vectors, request, normalize=defaults.normalize)
-    return result.finish(made if kept is None else np.ascontiguousarray(made[:, :kept]))
+    made = made if kept is None else np.ascontiguousarray(made[:, :kept])
+    result.compared = [made]
+    return result.finish(made)
 
 
 async def stack_vectors(

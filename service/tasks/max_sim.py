@@ -58,6 +58,7 @@ async def score_by_tokens(
             if error.index < 0:
                 error.message, error.index = f"query: {error.message}", None
         raise
+    result.compared = ()
     return result.finish(np.array(scoring.scores))
 
 

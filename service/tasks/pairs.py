@@ -23,7 +23,9 @@ async def score_labels(tasks: Tasks, texts: Sequence[Text], request: TruncationF
     tasks.require_head("labels")
     result = await tasks.run(texts, request, OPTIONS)
     score = SCORE_FUNCTIONS["none" if raw else tasks.manifest.label_scores]
-    return result.finish(score(np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)))
+    scores = score(np.concatenate([row["labels"] for row in result.rows]).astype(np.float64))
+    result.compared = [tasks.manifest.labels[best] for best in scores.argmax(axis=-1).tolist()]
+    return result.finish(scores)
 
 
 async def score_pairs(
@@ -52,7 +54,7 @@ async def score_pairs(
 async def _score_relevance(tasks: Tasks, pairs: Sequence[Text], request: TruncationFields, *, raw: bool) -> TaskResult:
     """[pairs] float64 by a cross-encoder."""
     result = await score_labels(tasks, pairs, request, raw=True)
-    logits = result.value[:, 0]
+    logits, result.compared = result.value[:, 0], ()
     return result.finish(logits if raw else SCORE_FUNCTIONS[tasks.manifest.relevance_scores](logits))
 
 

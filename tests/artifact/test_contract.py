@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import OUTPUTS, Tokens, pack
-from packbert.model_export.artifact.manifest import CHECKSUM, FORMAT, MANIFEST, Manifest, ManifestError, _checksum
+from packbert.model_export.artifact.manifest import (
+    CHECKSUM,
+    FORMAT,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    ManifestError,
+    _checksum,
+)
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.artifact import open_artifact, read_artifact
 from tests.paths import GOLDEN
@@ -31,6 +39,20 @@ def test_reading_a_written_manifest_gives_the_same_manifest(bert_artifact: Path,
     manifest = Manifest.read(bert_artifact / "cpu")
     manifest.write(tmp_path)
     assert Manifest.read(tmp_path) == manifest
+
+
+def test_a_manifest_that_is_too_large_is_neither_written_nor_read(bert_artifact: Path, tmp_path: Path) -> None:
+    """To read it holds the event loop, and `folder` is what the client of /admin/models names."""
+    manifest = Manifest.read(bert_artifact / "cpu")
+    large = dataclasses.replace(manifest, labels=("label" * (MAX_MANIFEST_BYTES // 5),))
+    with pytest.raises(ManifestError, match="reads at most 4194304: shorten the names of its labels or its prompts"):
+        large.write(tmp_path)
+    assert not (tmp_path / MANIFEST).exists()
+    manifest.write(tmp_path)
+    with (tmp_path / MANIFEST).open("a") as file:
+        file.write(" " * MAX_MANIFEST_BYTES)
+    with pytest.raises(ManifestError, match=r"manifest\.json cannot be read: .*at most 4194304 are allowed"):
+        Manifest.read(tmp_path)
 
 
 def test_a_batch_has_all_inputs_of_the_graph(bert_artifact: Path) -> None:

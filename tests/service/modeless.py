@@ -1,4 +1,4 @@
-"""A real HTTP server on a fake clock, with real sockets and without a model."""
+"""A real HTTP server without a model, on a fake clock or on each of the event loops."""
 
 import asyncio
 import socket
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from packbert.service.artifact import open_artifact
 from packbert.service.backend import Backend
+from packbert.service.errors import ServiceError
 from packbert.service.http.server import Server, build
 from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.scrape import render
@@ -18,7 +20,11 @@ from tests.service.fakes import FakeTime, play, settle
 
 
 class EmptyQueue:
-    def check_admission(self, tokens: int) -> None: ...
+    refusal: ServiceError | None = None
+
+    def check_admission(self, _: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
 
 class ModelessBackend(Backend):
@@ -42,21 +48,34 @@ class ModelessBackend(Backend):
         return render(self.metrics.registries, accept)
 
 
-def play_server(artifact: Path, story: Callable[[Server, int, FakeTime], Awaitable[None]], **settings: Any) -> None:
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.SelectorEventLoop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+async def serve(artifact: Path, story: Callable[[Server, int], Awaitable[None]], **settings: Any) -> None:
     """Runs `story` with a server and its port; it ends after it."""
+    chosen = Settings.model_validate({"artifact": artifact} | settings)
+    server = build(chosen, ModelessBackend(open_artifact(artifact), chosen, Metrics()))
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    serving = asyncio.create_task(server.serve([listener]))
+    while server.backend is None:
+        await settle()
+    await story(server, port)
+    server.ended.set()
+    await serving
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
-    async def played(time: FakeTime) -> None:
-        chosen = Settings.model_validate({"artifact": artifact} | settings)
-        server = build(chosen, ModelessBackend(open_artifact(artifact), chosen, Metrics()))
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        serving = asyncio.create_task(server.serve([listener]))
-        while server.backend is None:
-            await settle()
-        await story(server, port, time)
-        server.ended.set()
-        await serving
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port))
 
-    play(played)
+def play_server(artifact: Path, story: Callable[[Server, int, FakeTime], Awaitable[None]], **settings: Any) -> None:
+    """`serve` on a fake clock."""
+    play(lambda time: serve(artifact, lambda server, port: story(server, port, time), **settings))
+
+
+def run_server(artifact: Path, story: Callable[[Server, int], Awaitable[None]], loop: str, **settings: Any) -> None:
+    """`serve` on one of LOOPS."""
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(serve(artifact, story, **settings))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,14 +130,35 @@ def test_labels_that_are_not_known_from_the_start_are_summed_and_continued(tmp_p
     assert (values["bert_tokenizing_requests"], values["bert_tokenizing_characters"]) == (0, 0)
 
 
-def test_the_cells_have_room_for_thirty_statuses_of_every_task_and_of_fifty_paths() -> None:
-    metrics = Metrics()
-    for status in range(400, 430):
+@pytest.mark.parametrize("has_file", [False, True], ids=["memory", "file"])
+def test_there_is_room_for_a_thousand_models_and_for_every_status(tmp_path: Path, has_file: bool) -> None:
+    metrics = Metrics("api-0", tmp_path) if has_file else Metrics()
+    for number in range(1000):
+        metrics.loaded(f"model-{number}", 0.5)
+        metrics.in_memory(f"model-{number}", True)
+        metrics.agreed(f"model-{number}", [1.0], [True])
+        metrics.compared(f"model-{number}", [0.1, 0.2])
+    for status in range(400, 600):
         for task in TASKS:
             metrics.refused(task, status, "invalid")
-        for path in range(50):
-            metrics.operational(f"/{path}", status)
-    assert sum("total{" in name for name in render_metrics(metrics)) > 30 * (len(TASKS) + 50)
+        metrics.operational("/health", status)
+    values = values_of(aggregate(tmp_path).decode()) if has_file else render_metrics(metrics)
+    assert values['bert_load_seconds_sum{model="model-999"}'] == 0.5
+    assert values['bert_shadow_seconds_sum{by="shadow",model="model-999"}'] == 0.2
+    assert sum(name.startswith("bert_requests_total") for name in values) >= 200 * len(TASKS)
+
+
+def test_a_new_pair_of_task_and_status_is_counted_where_no_descriptor_is_free(tmp_path: Path) -> None:
+    metrics, limits = Metrics("api-0", tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        metrics.refused("embed", 418, "invalid")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert values_of(aggregate(tmp_path).decode())['bert_requests_total{status="418",task="embed"}'] == 1
 
 
 def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> None:

@@ -128,6 +128,7 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> TaskResult:
     most = request.top_k if request.top_n is None else request.top_n
     ranked = [(index, float(result.value[index])) for index in np.argsort(-result.value, kind="stable").tolist()]
     ranked = ranked[:most] if most else ranked
+    result.compared = [index for index, _ in ranked[:1]]
     if request.texts is None:
         return result.finish(_build_response(tasks.manifest.name, request, texts, ranked, result.tokens))
     scores: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranked]
@@ -164,6 +165,7 @@ async def _rank(tasks: Tasks, request: RankingRequest) -> TaskResult:
     result = await pairs.rerank(tasks.accepting_empty(), fields, texts)
     order = np.argsort(-result.value, kind="stable").tolist()
     rankings = [{"index": index, "logit": float(result.value[index])} for index in order]
+    result.compared = order[:1]
     return result.finish({"rankings": rankings, "usage": usage(result.tokens)})
 
 

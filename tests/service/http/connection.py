@@ -1,9 +1,11 @@
-"""A connection on a fake transport, in front of an application that echoes the size of the body."""
+"""A connection on a fake transport or on a real socket, before an application that echoes the size of the body."""
 
 import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from packbert.service.http import connection as connection_module
@@ -18,7 +20,8 @@ GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 class FakeTransport(asyncio.Transport):
     protocol: connection_module.Connection
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: connection_module.Connection) -> None:
+        self.protocol = protocol
         self.sockets = socket.socketpair()
         super().__init__({"socket": self.sockets[0]})
         self.written = b""
@@ -53,20 +56,76 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading_paused = False
 
+    async def open(self) -> None:
+        self.protocol.connection_made(self)
+
+    async def receive(self, piece: bytes) -> None:
+        self.protocol.data_received(piece)
+
+    def disconnect(self) -> None:
+        self.protocol.connection_lost(ConnectionResetError())
+
+    def abort_or_close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+
+class SocketTransport:
+    """asyncio's own, over a pair of sockets."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, protocol: connection_module.Connection) -> None:
+        self.protocol = protocol
+        self.sockets = socket.socketpair()
+        self._written = bytearray()
+        for one in self.sockets:
+            one.setblocking(False)
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.transport, _ = await loop.connect_accepted_socket(lambda: self.protocol, self.sockets[0])
+
+    @property
+    def written(self) -> bytes:
+        with suppress(BlockingIOError, ConnectionResetError):
+            while part := self.sockets[1].recv(2**20):
+                self._written += part
+        return bytes(self._written)
+
+    @property
+    def closed(self) -> bool:
+        return self.transport.is_closing()
+
+    @property
+    def reading_paused(self) -> bool:
+        return not self.transport.is_reading()
+
+    async def receive(self, piece: bytes) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await asyncio.get_running_loop().sock_sendall(self.sockets[1], piece)
+
+    def disconnect(self) -> None:
+        with suppress(OSError):  # the server has closed it
+            self.sockets[1].shutdown(socket.SHUT_WR)
+
+    def abort_or_close(self) -> None:
+        self.transport.abort()
+        self.sockets[1].close()
+
 
 class Client:
     """A connection in front of an application that echoes how many bytes the body has, once `may_respond` is set."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, kind: Callable[..., Any] = FakeTransport) -> None:
         self.paths: list[str] = []
         self.headers: list[tuple[bytes, bytes]] = []  # of the first request
         self.may_read, self.may_respond = asyncio.Event(), asyncio.Event()
         self.may_read.set()
         self.may_respond.set()
         self.fails = self.answers_early = False
-        self.transport = FakeTransport()
-        self.protocol = self.transport.protocol = connection_module.Connection(self.app, limits)
-        self.protocol.connection_made(self.transport)
+        self.protocol = connection_module.Connection(self.app, limits)
+        self.transport: Any = kind(self.protocol)
 
     async def app(
         self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
@@ -91,7 +150,7 @@ class Client:
     async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             if not self.transport.closed:
-                self.protocol.data_received(piece)
+                await self.transport.receive(piece)
             await settle()
 
     @property
@@ -105,9 +164,14 @@ class Client:
 
 
 def play_connection(
-    story: Callable[[Client, FakeTime], Awaitable[None]], *, rejections: Sequence[tuple[int, str]] = ()
+    story: Callable[[Client, FakeTime], Awaitable[None]],
+    *,
+    rejections: Sequence[tuple[int, str]] = (),
+    transports: Sequence[Callable[..., Any]] = (FakeTransport, SocketTransport),
 ) -> None:
-    async def played(time: FakeTime) -> None:
+    """Plays the story on each of the transports; `FakeTransport` alone has a client that reads slowly."""
+
+    async def played(time: FakeTime, transport: Callable[..., Any]) -> None:
         counted: list[tuple[int, str]] = []
         limits = ConnectionLimits(
             client_timeout_seconds=5.0,
@@ -116,10 +180,13 @@ def play_connection(
             buffered=BufferedBytes(2**30, lambda: None),
             on_rejected=lambda status, code: counted.append((status, code)),
         )
-        connection = Client(limits)
+        connection = Client(limits, transport)
+        await connection.transport.open()
         await story(connection, time)
-        for one in connection.transport.sockets:
-            one.close()
+        connection.transport.abort_or_close()
+        await settle()
         assert counted == list(rejections)
+        assert not (limits.heads or limits.bodies or limits.tasks) or transport is FakeTransport
 
-    play(played)
+    for one in transports:
+        play(partial(played, transport=one))

@@ -6,7 +6,7 @@ import pytest
 
 from packbert.service.http import connection as connection_module
 from tests.service.fakes import FakeTime, settle
-from tests.service.http.connection import GET, POST, Client, play_connection
+from tests.service.http.connection import GET, POST, Client, FakeTransport, play_connection
 
 
 def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays_open() -> None:
@@ -35,7 +35,8 @@ def test_nothing_is_written_after_a_disconnect_with_pipelined_requests() -> None
     async def story(connection: Client, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET + GET)
-        connection.protocol.connection_lost(ConnectionResetError())
+        connection.transport.disconnect()
+        await settle()
         connection.may_respond.set()
         await settle()
         assert connection.transport.written == b""
@@ -71,7 +72,7 @@ def test_a_response_that_is_read_before_the_timeout_keeps_its_connection() -> No
         await asyncio.sleep(60)
         assert not connection.transport.aborted
 
-    play_connection(story)
+    play_connection(story, transports=[FakeTransport])
 
 
 def test_while_draining_each_connection_closes_after_its_next_response() -> None:
@@ -134,7 +135,8 @@ def test_pipelined_requests_are_answered_in_turn_and_read_no_faster() -> None:
         assert len(connection.protocol._exchanges) <= connection_module.SLICE_BYTES // len(GET) + 1
         assert connection.transport.reading_paused
         connection.may_respond.set()
-        await settle(20 * many)
+        while len(connection.statuses) <= many and not connection.transport.closed:
+            await settle()
         assert connection.statuses == [200] * (many + 1)
         assert not connection.transport.reading_paused
 
@@ -258,7 +260,8 @@ def test_unfinished_requests_are_listed_by_what_is_missing() -> None:
         connection.may_respond.set()
         await settle()
         assert listed() == (True, False)
-        protocol.connection_lost(None)
+        connection.transport.disconnect()
+        await settle()
         assert listed() == (False, False)
 
     play_connection(story)
@@ -272,7 +275,8 @@ def test_a_connection_that_gives_way_says_why_and_does_not_count_any_more(sent: 
         await connection.send(*[sent] * bool(sent))
         connection.protocol.give_way()
         await settle()
-        connection.protocol.connection_lost(None)
+        connection.transport.disconnect()
+        await settle()
         assert (connection.statuses, ended, connection.transport.closed) == (statuses, [1], True)
 
     play_connection(story, rejections=[(503, "connections_full")] * (statuses == [503]))

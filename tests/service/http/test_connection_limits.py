@@ -6,7 +6,7 @@ import pytest
 
 from packbert.service.http import connection as connection_module
 from tests.service.fakes import FakeTime, settle
-from tests.service.http.connection import CHUNKED, GET, POST, Client, play_connection
+from tests.service.http.connection import CHUNKED, GET, POST, Client, FakeTransport, play_connection
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(
             transport.unread -= read_per_second
         assert transport.aborted == aborted
 
-    play_connection(story)
+    play_connection(story, transports=[FakeTransport])
 
 
 def test_a_client_that_does_not_read_the_end_of_its_last_answer_is_disconnected() -> None:
@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_the_end_of_its_last_answer_is_disconnected(
         await asyncio.sleep(11)
         assert connection.transport.aborted
 
-    play_connection(story)
+    play_connection(story, transports=[FakeTransport])
 
 
 def test_an_answer_that_waits_for_its_reader_is_counted_until_it_is_read_or_dropped() -> None:
@@ -168,7 +168,7 @@ def test_an_answer_that_waits_for_its_reader_is_counted_until_it_is_read_or_drop
         connection.protocol.connection_lost(None)
         assert buffered.unsent == {}
 
-    play_connection(story)
+    play_connection(story, transports=[FakeTransport])
 
 
 def test_headers_that_do_not_end_are_parsed_up_to_the_limit_only() -> None:

@@ -1,21 +1,22 @@
 """A task's endpoint as plain ASGI with a fake backend: authentication, admission, body limits, disconnects, errors."""
 
 import asyncio
-import gc
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from packbert.service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
 from packbert.service.http.app import TASKS
-from packbert.service.http.endpoint import TaskEndpoint, TaskRequest
+from packbert.service.http.endpoint import TaskEndpoint
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.limits import UNCOUNTED_BYTES, BufferedBytes
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
+from packbert.service.tasks.base import TaskResult
 from tests.service.test_metrics import text_of
 
 VALID = b'{"inputs": "a"}'
@@ -90,8 +91,9 @@ class Exchange:
         return f'bert_errors_total{{reason="{reason}"}} 1.0' in text_of(self.backend.metrics)
 
 
-def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -> None:
-    exchange = Exchange(FakeBackend(max_body_bytes=100), content_length=b"101", parts=[b"x"])
+@pytest.mark.parametrize("error", [None, Overloaded("full"), Unavailable("loading")])
+def test_a_content_length_over_the_limit_is_rejected_before_all_else(error: ServiceError | None) -> None:
+    exchange = Exchange(FakeBackend(error=error, max_body_bytes=100), content_length=b"101", parts=[b"x"])
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
     assert exchange.error["error"].endswith("(BERT_MAX_BODY_BYTES): split it")
     assert "101 bytes" in exchange.error["error"]
@@ -169,6 +171,18 @@ def test_a_client_that_disconnects_before_the_body_is_complete_is_counted_as_clo
     assert exchange.counted("client_closed")
 
 
+def test_an_answer_that_cannot_be_counted_is_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(*_: Any) -> TaskResult:
+        return TaskResult(value=[], received=0.0)
+
+    monkeypatch.setitem(TASKS, "/embed", replace(TASKS["/embed"], run=run, of_tei=False))
+    backend = FakeBackend()
+    backend.metrics._answered.clear()
+    exchange = Exchange(backend)
+    assert (exchange.status, exchange.error["code"]) == (500, "internal")
+    assert exchange.counted("internal")
+
+
 def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -213,20 +227,3 @@ def test_a_body_without_room_is_refused_as_soon_as_that_is_known(length: bytes) 
 def test_a_small_body_is_not_refused_for_the_bytes_of_others() -> None:
     exchange = Exchange(FakeBackend(), room=0, content_length=b"15")
     assert exchange.reached_the_model
-
-
-def requests_in_memory() -> int:
-    return sum(isinstance(one, TaskRequest) for one in gc.get_objects())
-
-
-@pytest.mark.parametrize("body", [b"{", b'{"inputs": 1}', b'{"inputs": "a", "x": 1}', b'{"inputs": 1, "x": null}'])
-def test_a_refused_request_waits_for_no_garbage_collection(body: bytes) -> None:
-    """Collections are rare (COLLECT_AFTER): a cycle would keep the bodies of thousands of requests until the next."""
-    gc.collect()
-    gc.disable()
-    try:
-        before = requests_in_memory()
-        assert Exchange(FakeBackend(), parts=[body]).status in (400, 422)
-        assert requests_in_memory() == before
-    finally:
-        gc.enable()

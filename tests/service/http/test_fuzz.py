@@ -74,10 +74,10 @@ def answers(pieces: list[bytes]) -> tuple[bytes, bool, Counter[tuple[int, str]]]
             client_timeout_seconds=5.0, max_header_bytes=10_000, on_rejected=lambda *each: counted.update([each])
         )
         client = Client(limits)
+        await client.transport.open()
         await client.send(*pieces)
         await settle(200)
-        for one in client.transport.sockets:
-            one.close()
+        client.transport.abort_or_close()
         return client
 
     client = play(story)

@@ -6,13 +6,17 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 HANGS = """
-import asyncio
+import asyncio, os, sys
 from packbert.service.http.loop_watchdog import watch_loop
 
 async def spin_for_ever():
     watch_loop(asyncio.get_running_loop(), check_seconds=0.01)
     await asyncio.sleep(0.1)
+    for size in sys.argv[1:]:
+        os.write(2, bytes(int(size)))
     while True:
         pass
 
@@ -53,6 +57,16 @@ def test_a_process_whose_event_loop_hangs_ends_and_says_where() -> None:
     assert ended.returncode == 1
     assert "the event loop has hung for 0.2 s" in ended.stderr
     assert "in spin_for_ever" in ended.stderr
+
+
+@pytest.mark.parametrize("sizes", [["65436"], ["65536", "1"]], ids=["all but full", "full"])
+def test_a_process_whose_event_loop_hangs_ends_where_nobody_reads_stderr(sizes: list[str]) -> None:
+    """A pipe takes 64 KiB."""
+    with subprocess.Popen([sys.executable, "-c", HANGS, *sizes], stderr=subprocess.PIPE) as process:
+        try:
+            assert process.wait(timeout=60) == 1
+        finally:
+            process.kill()
 
 
 def test_a_process_whose_loop_is_closed_before_it_calls_back_goes_on() -> None:

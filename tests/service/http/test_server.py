@@ -1,8 +1,14 @@
-"""A server process raises its limit on open files, and makes room for a connection when it is full."""
+"""A server on real sockets: its limits, the room that it makes, and what becomes of clients that break the protocol."""
 
 import asyncio
+import gc
+import inspect
+import re
 import resource
 import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +18,14 @@ import pytest
 from benchmarks.harness.client import ask_once, get
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.address import ListenError
+from packbert.service.errors import Overloaded
 from packbert.service.http import server as server_module
+from packbert.service.http.connection import SLICE_BYTES
 from packbert.service.http.limits import RESERVE
 from packbert.service.http.server import MIN_IDLE_SECONDS, Server
 from tests.service.fakes import FakeTime, settle
 from tests.service.http.test_fast_path import FakeBackend
-from tests.service.modeless import play_server
+from tests.service.modeless import LOOPS, play_server, run_server
 
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:
@@ -156,3 +164,151 @@ def test_a_port_that_another_process_takes_meanwhile_ends_the_start() -> None:
         other.listen()
         with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:0 \(BERT_HOST, BERT_PORT\)"):
             asyncio.run(server.serve([own]))
+
+
+ON_EACH_LOOP = pytest.mark.parametrize("loop", LOOPS)
+KEY, HOST = "authorization: bearer secret-of-the-tests-1\r\n", "host: x\r\n"
+ENDED = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+ANSWERS = {  # by status: method, path, headers, body, and what the queue refuses meanwhile
+    200: ("GET", "/health", "", b"", None),
+    400: ("POST", "/embed", "", b"{", None),
+    401: ("POST", "/embed", "authorization: bearer wrong\r\n", b"{}", None),
+    404: ("POST", "/nowhere", "", b"{}", None),
+    405: ("GET", "/embed", "", b"", None),
+    413: ("POST", "/embed", "", b" " * 4 * SLICE_BYTES, None),
+    415: ("POST", "/embed", "content-encoding: br\r\n", b"{}", None),
+    422: ("POST", "/embed", "", b'{"inputs": 1, "x": null}', None),
+    429: ("POST", "/embed", "", b"{}", Overloaded("full", retry_after=1)),
+    500: ("POST", "/embed", "", b'{"inputs": "a"}', None),  # nothing runs behind the queue
+    501: ("POST", "/predict", "", b'{"inputs": "a"}', None),
+}
+CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+MALFORMED = {
+    "no host": (400, b"GET /health HTTP/1.1\r\n\r\n"),
+    "two hosts": (400, b"GET /health HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n"),
+    "no path": (400, b"GET http://x HTTP/1.1\r\nhost: x\r\n\r\n"),
+    "connect": (400, b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n"),
+    "no http": (400, b"\0nonsense\r\n\r\n"),
+    "tiny chunks": (400, CHUNKED + b"1\r\n{\r\n" * 1500),
+    "long head": (431, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"x" * 20_000 + b"\r\n\r\n"),
+    "coding": (501, CHUNKED.replace(b"chunked", b"gzip")),
+    "version": (505, b"GET /health HTTP/2.0\r\nhost: x\r\n\r\n"),
+    "h2c": (505, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+}
+
+
+def request(status: int, slices: int = 0, body: bytes = b"") -> bytes:
+    """The request with that answer; in whole slices of the parser, of which there are so many at least, if any."""
+    method, path, headers, own, _ = ANSWERS[status]
+    body = body or own
+    more = headers + (KEY if status != 401 else "")
+    head = f"{method} {path} HTTP/1.1\r\n{HOST}{more}content-length: "
+    if slices:
+        most = max(slices, 1 + len(body) // SLICE_BYTES) * SLICE_BYTES
+        body = body.ljust(most - len(head) - len("12345\r\n\r\n"))
+        return f"{head}{len(body):05}\r\n\r\n".encode() + body
+    return f"{head}{len(body)}\r\n\r\n".encode() + body
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(60):
+        yield reader, writer
+    writer.close()
+
+
+async def settled(server: Server) -> None:
+    """No connection is left in any list: all clients have gone."""
+    async with asyncio.timeout(60):
+        while server.limits.connections or server.acceptor is None or server.acceptor.open:
+            await settle()
+    assert [*server.limits.heads, *server.limits.bodies, *server.limits.tasks] == []
+
+
+@pytest.mark.parametrize("slices", [0, 1, 3])
+@ON_EACH_LOOP
+def test_a_malformed_request_behind_any_answer_is_answered_too_and_ends_its_connection(
+    bert_artifact: Path, loop: str, slices: int
+) -> None:
+    async def story(server: Server, port: int) -> None:
+        found = {}
+        queue: Any = server.backend.queue
+        for status in ANSWERS:
+            queue.refusal = ANSWERS[status][-1]
+            for name, (_, head) in MALFORMED.items():
+                async with connected(port) as (reader, writer):
+                    writer.write(request(status, slices) + head)
+                    found[status, name] = [int(one) for one in ENDED.findall(await reader.read())]
+        assert found == {(status, name): [status, MALFORMED[name][0]] for status, name in found}
+        await settled(server)
+
+    run_server(bert_artifact, story, loop, api_key="secret-of-the-tests-1", max_body_bytes=3 * SLICE_BYTES)
+
+
+def reset(port: int, sent: bytes) -> None:
+    """A client that has gone before its connection can be accepted."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(sent)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["nothing", "request"])
+@ON_EACH_LOOP
+def test_connections_that_are_reset_before_they_are_accepted_take_no_place(
+    bert_artifact: Path, loop: str, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(server: Server, port: int) -> None:
+        for _ in range(3):
+            for _ in range(PLACES + RESERVE):
+                reset(port, sent)
+            async with asyncio.timeout(60):
+                assert (await ask_once(port, get("/ready"))).status == 200
+        await settled(server)
+
+    run_server(bert_artifact, story, loop, max_connections=PLACES)
+    assert not caplog.records
+
+
+HALF_SENT = [HALF["head"], HALF["body"], request(500)[:-1]]
+
+
+async def talk(port: int, sent: bytes) -> None:
+    """On a plain socket: asyncio's own connections leave cycles. Leaves in the midst of a request that is half sent."""
+    loop, client = asyncio.get_running_loop(), socket.create_connection(("127.0.0.1", port))
+    client.setblocking(False)
+    await loop.sock_sendall(client, sent.replace(b"content-length", b"connection: close\r\ncontent-length", 1))
+    while sent not in HALF_SENT and await loop.sock_recv(client, 2**16):
+        pass
+    client.close()
+
+
+@ON_EACH_LOOP
+def test_no_response_and_no_connection_leaves_a_cycle(bert_artifact: Path, loop: str) -> None:
+    """A cycle waits for the garbage collector, which holds the loop for as long as it frees what has gathered."""
+    left = list[object]()
+
+    async def story(server: Server, port: int) -> None:
+        invalid = [request(422, body=body) for body in (b'{"inputs": 1}', b'{"inputs": "a", "x": 1}', b"[]")]
+        streams = [*map(request, ANSWERS), *invalid, *(head for _, head in MALFORMED.values()), *HALF_SENT]
+        for _ in range(2):  # the first time also imports and opens what later requests share
+            gc.collect()
+            gc.disable()
+            for sent in streams:
+                await talk(port, sent)
+            await settled(server)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left[:] = gc.garbage
+            gc.garbage.clear()
+            gc.set_debug(0)
+            gc.enable()
+
+    try:
+        run_server(bert_artifact, story, loop, api_key="secret-of-the-tests-1", max_body_bytes=SLICE_BYTES)
+    finally:
+        gc.set_debug(0)
+        gc.enable()
+    of_asyncio = ("asyncio", "socket", "builtins")  # its transports are cycles by themselves, until Python 3.12
+    ours = [one for one in left if type(one).__module__.partition(".")[0] not in of_asyncio or inspect.isframe(one)]
+    assert (left if loop == "uvloop" else ours) == []

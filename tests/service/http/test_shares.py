@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
+from packbert.service import turns
 from packbert.service.artifact import open_artifact
+from packbert.service.http import shares
 from packbert.service.http.app import create_app
 from packbert.service.http.shares import compare
+from packbert.service.tasks.base import TaskResult
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
@@ -25,6 +28,7 @@ from tests.serving import fail_to_serve
 
 TEXTS = ["my dog is hairy", "it rains"]
 MASKS = "the [MASK] is [MASK]"
+TENSORS = [{"name": "text", "datatype": "BYTES", "shape": [2], "data": TEXTS}]
 PROCESSES = pytest.mark.parametrize("processes", ["0", "2"], ids=["one process", "two API processes"])
 OWN = {"BERT_TOKEN_BUDGET": "256"}  # nothing to measure at a start
 CLIENT = httpx.Client(headers={"connection": "close"}, timeout=REPLY_SECONDS)
@@ -130,16 +134,117 @@ def test_an_unexpected_failure_of_the_other_model_is_logged_and_the_model_answer
     assert "a request could not be answered by two" in caplog.messages
 
 
-def test_answers_are_compared_by_vectors_of_one_size_and_by_first_candidates() -> None:
+@pytest.mark.parametrize(
+    ("checkpoint", "asked"),
+    [
+        (
+            "sample",
+            {
+                "/embed": ({"inputs": TEXTS}, 2, 0),
+                "/embed_all": ({"inputs": ["my dog"]}, 4, 0),
+                "/embed?": ({"inputs": TEXTS, "layers": [0, 1]}, 4, 0),
+                "/v1/embeddings": ({"input": TEXTS, "encoding_format": "base64"}, 2, 0),
+                "/v1/embed": ({"texts": TEXTS, "embedding_types": ["int8", "ubinary"]}, 2, 0),
+                "/api/embed": ({"input": TEXTS}, 2, 0),
+                "/similarity": ({"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}, 2, 0),
+                "/v2/models/one/infer": ({"inputs": TENSORS}, 2, 0),
+                "/fill-mask": ({"inputs": MASKS}, 0, 2),
+                "/attention": ({"inputs": TEXTS[0]}, 0, 0),
+                "/rerank": ({"query": TEXTS[0], "documents": TEXTS}, 0, 1),
+                "/v1/score": ({"text_1": TEXTS[0], "text_2": TEXTS}, 2 + 1, 0),
+            },
+        ),
+        (
+            "roberta-labels",
+            {
+                "/v2/models/one/infer": ({"inputs": TENSORS}, 0, 2),
+                "/predict": ({"inputs": [[one] for one in TEXTS]}, 0, 2),
+                "/classify": ({"input": TEXTS}, 0, 2),
+                "/pooling": ({"input": TEXTS, "encoding_format": "base64"}, 0, 2),
+            },
+        ),
+        (
+            "distilbert-labels",
+            {
+                "/rerank": ({"query": TEXTS[0], "documents": TEXTS}, 0, 1),
+                "/rerank?": ({"query": TEXTS[0], "texts": TEXTS}, 0, 1),
+                "/v1/ranking": ({"query": {"text": "a"}, "passages": [{"text": one} for one in TEXTS]}, 0, 1),
+                "/score": ({"text_1": TEXTS[0], "text_2": TEXTS}, 0, 0),
+            },
+        ),
+    ],
+)
+def test_each_route_is_compared_by_what_the_model_computed(
+    exported: Callable[..., Artifact],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: str,
+    asked: dict[str, tuple[dict[str, Any], int, int]],
+) -> None:
+    """By vectors or by first candidates and labels, in whatever form a response has them."""
+    monkeypatch.setattr(shares, "PATIENCE_SECONDS", 60.0)
+    folder, found = exported(checkpoint).root, {}
+    (file := tmp_path / "models.yaml").write_text(f"one: {folder}\ntwo: {{model: {folder}, of: one, shadow: 1}}\n")
+
+    async def story() -> None:
+        models = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
+        await models.open()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://x") as client:
+
+            async def counts() -> list[float]:
+                metrics = (await client.get("/metrics")).text
+                cosine = [f'bert_shadow_cosine_{one}{{model="two"}}' for one in ("count", "sum")]
+                firsts = [
+                    f'bert_shadow_first_candidates_total{{agrees="{one}",model="two"}}' for one in ("true", "false")
+                ]
+                return [sum_of(metrics, series) for series in (*cosine, *firsts)]
+
+            for path, (body, _, _) in asked.items():
+                before = await counts()
+                answer = await asyncio.create_task(client.post(path, json=body))  # the request ends with its task
+                assert answer.status_code == 200, answer.text
+                await asyncio.sleep(0)
+                assert models.group["two"].repeating is not None
+                await models.group["two"].repeating
+                found[path] = [round(now - then, 3) for now, then in zip(await counts(), before, strict=True)]
+        await models.close()
+
+    asyncio.run(story())
+    assert found == {path: [cosines, cosines, firsts, 0] for path, (_, cosines, firsts) in asked.items()}
+
+
+def compared(first: Any, second: Any) -> tuple[list[list[float]], list[bool]]:
+    """The cosines of each turn, and what agrees, of two results with these values to be compared."""
+    cosines, agreements, turns = [], [], 0
+
+    async def story() -> None:
+        nonlocal turns
+        results = [TaskResult(compared=one, received=0.0) for one in (first, second)]
+        comparison = asyncio.create_task(compare_all(*results))
+        while not comparison.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def compare_all(*results: TaskResult) -> None:
+        async for of_rows, agree in compare(*results):
+            cosines.append(of_rows)
+            agreements.extend(agree)
+
+    asyncio.run(story())
+    assert turns >= len(cosines)
+    return cosines, agreements
+
+
+def test_vectors_of_one_size_are_compared_some_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
     first, second = (np.array(rows, np.float32) for rows in ([[1, 0], [0, 2]], [[3, 0], [1, 1]]))
-    cosines, agreements = compare(first, second)
+    (cosines,), agreements = compared([first], [second])
     assert cosines == pytest.approx([1.0, 0.5**0.5])
     assert agreements == []
-    assert compare(first, np.ones((2, 3), np.float32)) == ([], [])
-    masks = [[{"score": 0.5, "token_str": word}, {"score": 0.4, "token_str": "b"}] for word in ("a", "c")]
-    assert compare(masks, [masks[0], masks[0]]) == ([], [True, False])
-    labels = [[{"label": label, "score": 0.5}] for label in ("x", "y")]
-    assert compare(labels, labels) == ([], [True, True])
+    assert compared([first, "a", "b"], [np.ones((300, 3)), "a", "c"]) == ([[], []], [True, False])
+    many, _ = compared(2 * [np.ones((1000, 768), np.float32)], 2 * [np.ones((1000, 768), np.float32)])
+    assert sum(map(len, many)) == 2000
+    assert max(map(len, many)) * 768 <= shares.NUMBERS_AT_ONCE + 768
 
 
 @PROCESSES
@@ -148,6 +253,8 @@ def test_an_equal_shadow_agrees_and_answers_nothing(start: Start, old: Path, pro
     bodies: dict[str, dict[str, Any]] = {
         "/embed": {"inputs": TEXTS},
         "/v1/embeddings": {"input": TEXTS, "encoding_format": "base64"},
+        "/similarity": {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}},
+        "/v2/models/old/infer": {"inputs": TENSORS},
         "/fill-mask": {"inputs": MASKS},
     }
     for path, body in bodies.items():
@@ -159,7 +266,7 @@ def test_an_equal_shadow_agrees_and_answers_nothing(start: Start, old: Path, pro
 
         until(is_compared)  # one that another request hinders is dropped
     cosines = scrape(service, 'bert_shadow_cosine_count{model="new"}')
-    assert cosines >= 4
+    assert cosines >= 8
     assert scrape(service, 'bert_shadow_cosine_sum{model="new"}') == pytest.approx(cosines, abs=1e-4)
     assert scrape(service, 'bert_shadow_first_candidates_total{agrees="true",model="new"}') >= 2
     assert scrape(service, 'bert_shadow_first_candidates_total{agrees="false",model="new"}') == 0

@@ -53,6 +53,35 @@ def test_a_service_sends_the_whole_trace_of_a_request(processes: int, bert_artif
     assert scrape.headers["content-type"].startswith("text/plain" if processes else "application/openmetrics-text")
 
 
+def test_spans_and_the_access_log_name_the_model_that_a_request_is_for(bert_artifact: Path) -> None:
+    models = {"BERT_MODELS": f"first={bert_artifact} second={bert_artifact}", "BERT_TOKEN_BUDGET": "256"}
+    logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
+    asked = {
+        "first": [("/embed", {"inputs": "a"}), ("/embed", {"inputs": 1, "model": "second"})],  # the body is not read
+        "second": [
+            ("/embed", {"inputs": "a", "model": "second"}),
+            ("/embed", {"inputs": "a " * 600, "model": "second"}),
+            ("/models/second/embed", {"inputs": "a"}),
+        ],
+        "": [("/embed", {"inputs": "a", "model": "secret"})],
+    }
+    with collect() as collector:
+        with (
+            ServiceProcess(models | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as process,
+            httpx.Client(base_url=process.url) as client,
+        ):
+            statuses = [client.post(path, json=body).status_code for of in asked.values() for path, body in of]
+            process.terminate()
+            output = process.output()
+        spans = sorted((one for one in collector.spans if one.name.startswith("POST")), key=lambda one: one.start)
+    assert statuses == [200, 422, 200, 422, 200, 404]
+    expected = [name for name, of in asked.items() for _ in of]
+    assert [one.attributes.get("gen_ai.request.model", "") for one in spans] == expected
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [one.get("model", "") for one in lines if one.get("route", "").endswith("/embed")] == expected
+    assert not any(b"secret" in body for body in collector.bodies)
+
+
 def test_a_service_says_once_that_the_collector_is_absent(bert_artifact: Path) -> None:
     traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "0.01"}
     batches = {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1", "OTEL_BSP_SCHEDULE_DELAY": "1"}  # milliseconds
