@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +45,10 @@ SPARSE_WEIGHTS = 100  # of a text; those of a model depend on the text
 class NullRunner(ModelRunner):
     """Returns rows of the right shapes at once; every [CLS] vector is the canary's."""
 
-    def open(self) -> None:
+    def open(self, folder: Path | None = None) -> int:  # noqa: ARG002
         self.provider = "none"
         self._known = cache(self._output)
+        return 0
 
     def close(self) -> None: ...
 

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -238,15 +238,20 @@ class Manifest:
         except (TypeError, AttributeError) as error:
             raise ManifestError(f"{folder / MANIFEST} is damaged: {error}") from error
 
-    def check_files(self, folder: Path) -> None:
-        """Raises ManifestError if a file is missing or its SHA-256 differs from the one recorded at export."""
-        for name, expected in self.files.items():
-            if not (folder / name).is_file():
-                raise ManifestError(f"{folder / name} is missing: export the checkpoint again")
-            if sha256(folder / name) != expected:
-                raise ManifestError(
-                    f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST}; export the checkpoint again"
-                )
+    def check_files(self, folder: Path, *, unread: Container[str] = ()) -> None:
+        """Raises ManifestError if a file is missing or as `check_file`; those of `unread` only have to be there."""
+        for path in [folder / name for name in self.files]:
+            if not path.is_file():
+                raise ManifestError(f"{path} is missing: export the checkpoint again")
+            if path.name not in unread:
+                self.check_file(path, sha256(path))
+
+    def check_file(self, path: Path, digest: str) -> None:
+        """Raises ManifestError if `digest` is not the SHA-256 of the file that was recorded at export."""
+        if digest != self.files[path.name]:
+            raise ManifestError(
+                f"{path} is damaged: its SHA-256 is not the one in {MANIFEST}; export the checkpoint again"
+            )
 
 
 def available(folder: Path) -> list[str]:

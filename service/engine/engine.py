@@ -6,9 +6,11 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +21,8 @@ from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.huge_pages import start_moving
 from packbert.service.engine.info import engine_info
-from packbert.service.engine.mapped_file import open_detached
-from packbert.service.engine.runner import ModelRunner, check_unchanged
+from packbert.service.engine.mapped_file import own_files
+from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import device_memory, memory_in_use
 from packbert.service.errors import SHUTTING_DOWN, DeviceError, Unavailable, loading
 from packbert.service.observability.metrics import Metrics
@@ -87,9 +89,7 @@ class Device:
         self._left.set()
 
     async def _load(self, engine: "ModelEngine") -> None:
-        await asyncio.to_thread(engine.check_files)  # before another model is put out for it
-        await self._make_room(engine)
-        await engine.load()
+        await engine.load(partial(self._make_room, engine))
         await self._make_room(engine)  # the first load has measured what it takes
         self.loaded = {engine: None} | self.loaded
         self.show(engine)
@@ -228,17 +228,18 @@ class ModelEngine:
             self.batcher.fail_all(SHUTTING_DOWN)
         await asyncio.to_thread(self._close_runner)  # it takes 25 to 44 ms for BERT-base
 
-    def check_files(self) -> None:
-        """Raises InferenceFailed where they have changed since the start, and Unavailable where it is closed."""
-        if self.calibration is not None:
-            if self not in self.device.engines:
-                raise Unavailable(SHUTTING_DOWN)
-            check_unchanged(self.artifact, self.artifact.model, "a model that was put out of memory")
+    async def load(self, make_room: Callable[[], Awaitable[None]]) -> None:
+        """Opens the sessions; the first time with what a start measures. `make_room` is called when the files are good.
 
-    async def load(self) -> None:
-        """Opens the sessions; the first time with what a start measures."""
-        began = time.monotonic()
-        await asyncio.to_thread(self._load)
+        Raises Unavailable where the engine is closed, and what `own_files` and opening raise.
+        """
+        if self.calibration is not None and self not in self.device.engines:
+            raise Unavailable(SHUTTING_DOWN)
+        began, files = time.monotonic(), own_files(self.artifact, shared=self.settings.share_weights)
+        with ExitStack() as stack:
+            folder = await asyncio.to_thread(stack.enter_context, files)
+            await make_room()
+            await asyncio.to_thread(self._load, folder, stack.pop_all())
         if self.artifact.manifest.device == "cpu":
             self._moving = start_moving()
         if self.opened:
@@ -257,11 +258,14 @@ class ModelEngine:
             self._moving.join()
         self.runner.close()
 
-    def _load(self) -> None:
+    def _load(self, folder: Path, files: ExitStack) -> None:
         device, limit = self.artifact.manifest.device, self.device.memory_limit
         before = memory_in_use(device)
         try:
-            copied = self._open_runner()
+            with files:
+                copied = self.runner.open(folder)
+            if copied:
+                log.info("%d MiB of weights copied to memory: a change of their file has no effect", copied >> 20)
             if self.calibration is None:
                 self.calibration = self._measure()
                 self.memory_bytes = max(self.memory_bytes, memory_in_use(device) - before + copied)
@@ -281,15 +285,6 @@ class ModelEngine:
             return known
         tested = self.runner.measure(token_budget=known.token_budget)
         return replace(tested, tokens_per_second=known.tokens_per_second)
-
-    def _open_runner(self) -> int:
-        """The bytes of weights copied. The self-test then reads the copy. Raises as `open_detached`."""
-        if self.settings.share_weights:
-            self.runner.open()
-            return 0
-        _, copied = open_detached(self.runner.open, self.artifact.weights)
-        log.info("%d MiB of weights copied to memory: a change of their file has no effect", copied >> 20)
-        return copied
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:
         device, name, first = self.device, self.artifact.manifest.name, self.device.first

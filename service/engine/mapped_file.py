@@ -1,29 +1,31 @@
-"""Detaches this process from a file that it has mapped: a change of the file can then neither change nor end it.
+"""Private copies of an artifact's files: a change of the files can then neither change nor end this process.
 
 ONNX Runtime maps a model's weights. Overwritten in place they change under a running service, and truncated they end it
-(SIGBUS). A copy in memory, mapped at the same addresses, has neither fault, and ONNX Runtime need not know of it.
+(SIGBUS). So it opens a copy in a temporary folder, and what stays mapped of that is then moved to memory, at the same
+addresses: ONNX Runtime need not know of it.
 """
 
 import ctypes
 import fcntl
 import mmap
 import os
-import threading
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from tempfile import TemporaryDirectory, gettempdir
 
+from packbert.model_export.artifact.manifest import TOKENIZER, WEIGHTS, sha256
+from packbert.service.artifact import Artifact
 from packbert.service.errors import DeviceError
 
-T = TypeVar("T")
+PREFIX = "packbert-"  # of the names of temporary folders
 MAPS = Path("/proc/self/maps")  # lines "FIRST-LAST PERMISSIONS OFFSET DEVICE INODE NAME"
 DELETED = " (deleted)"  # after the name of a file that has been removed or replaced since
-BLOCK_BYTES = 16 * 2**20  # copied at a time
+BLOCK_BYTES = 4 * 2**20  # copied at a time
 MAP_FIXED = 0x10  # on Linux; Python's mmap has no name for it
 FAILED = ctypes.c_void_p(-1).value
-OPENING = threading.Lock()
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +42,66 @@ class Mapping:
         return self.offset + self.size
 
 
-def open_detached(opens: Callable[[], T], weights: Path) -> tuple[T, int]:
-    """What `opens` returns, detached from the file `weights` that it maps, and the bytes copied.
+@contextmanager
+def own_files(artifact: Artifact, *, shared: bool) -> Iterator[Path]:
+    """A folder to open the graphs from: a copy that nobody else writes, and whose SHA-256 are those of the manifest.
 
-    One thread at a time: another one could unmap the file between the reading of its mappings and their replacement.
-    Raises what `opens` raises, and DeviceError where there is no memory for the copy.
+    `shared`: the artifact's own folder (BERT_SHARE_WEIGHTS). Raises ManifestError, and DeviceError without room for it.
     """
-    with OPENING:
-        opened = opens()
+    if shared:
+        artifact.manifest.check_files(artifact.folder)
+        yield artifact.folder
+        return
+    _remove_abandoned()
+    with ExitStack() as stack:
         try:
-            return opened, detach_from(weights)
-        except OSError as error:
-            way_out = "BERT_SHARE_WEIGHTS=true uses the file itself"
-            raise DeviceError(f"{weights} cannot be copied to memory ({error}): {way_out}") from error
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix=PREFIX)))
+            _copy_files(artifact, folder, stack)
+            yield folder
+        except OSError as error:  # `detach_from` raises it too
+            way_out = f"make room in {gettempdir()}, name another folder in TMPDIR, or set BERT_SHARE_WEIGHTS=true"
+            raise DeviceError(f"{artifact.weights} cannot be copied ({error}): {way_out}") from error
+
+
+def detach(artifact: Artifact, folder: Path) -> int:
+    """As `detach_from`, of the weights in the `folder` of `own_files`; 0 for the artifact's own."""
+    return 0 if folder == artifact.folder else detach_from(folder / WEIGHTS)
+
+
+def _copy_files(artifact: Artifact, folder: Path, stack: ExitStack) -> None:
+    """Copies all files but the tokenizer. Until the end of `stack` their locks tell that they are in use."""
+    manifest = artifact.manifest
+    manifest.check_files(artifact.folder, unread=manifest.files)
+    for name in manifest.files.keys() - {TOKENIZER}:
+        copy = stack.enter_context((folder / name).open("xb"))
+        fcntl.flock(copy, fcntl.LOCK_EX)
+        with (artifact.folder / name).open("rb") as file:
+            shutil.copyfileobj(file, copy, BLOCK_BYTES)
+        copy.flush()
+        manifest.check_file(artifact.folder / name, sha256(folder / name))
+
+
+def _remove_abandoned() -> None:
+    """Removes the copies of processes that were killed while they opened them: nobody holds their locks."""
+    for weights in Path(gettempdir()).glob(f"{PREFIX}*/{WEIGHTS}"):
+        with suppress(OSError), weights.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_size:  # an empty one is new, and will be locked
+                shutil.rmtree(weights.parent)
 
 
 def detach_from(file: Path) -> int:
-    """Maps a sealed copy in place of every mapping of `file` in this process; returns the bytes copied.
+    """Maps a copy in memory in place of every mapping of `file` in this process; returns the bytes copied.
 
-    Only what is mapped is copied, once for all mappings of the same part, and from memory: it is what was mapped, also
-    where another file has the name by now. Raises OSError where there is no memory, or where the file was truncated.
+    Only what is mapped is copied, once for all mappings of the same part. Raises OSError where there is no memory.
     """
     found = mappings_of(file)
     if not found:
         return 0
-    copy = os.memfd_create("weights", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    copy = os.memfd_create("weights", os.MFD_CLOEXEC)
     try:
         os.ftruncate(copy, max(one.end for one in found))
         copied = _copy(found, copy)
-        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, SEALS)
         for one in found:
             _map_over(one, copy)
     finally:

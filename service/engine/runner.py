@@ -25,10 +25,9 @@ from packbert.model_export.artifact.batch import (
     split,
 )
 from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
-from packbert.model_export.artifact.manifest import sha256
-from packbert.service.artifact import Artifact
+from packbert.service.artifact import Artifact, ManifestError
 from packbert.service.engine.calibration import Calibration, measure
-from packbert.service.engine.mapped_file import open_detached
+from packbert.service.engine.mapped_file import detach, own_files
 from packbert.service.engine.session import (
     Session,
     configure_inference_thread,
@@ -44,7 +43,7 @@ class FurtherGraph:
     """A graph over the model's weights in their file, opened by the first request that needs it."""
 
     artifact: Artifact
-    path: Path
+    path: Path  # in the artifact's folder
     purpose: str  # of the requests that need it
     threads: int
     share_weights: bool = False  # map the weights instead of a copy in this process's memory (BERT_SHARE_WEIGHTS)
@@ -64,27 +63,17 @@ class FurtherGraph:
         self._session = None
 
     def _read(self) -> Session:
-        check_unchanged(self.artifact, self.path, self.purpose)
-        manifest = self.artifact.manifest
-        opens = partial(open_session, self.path, manifest, threads=self.threads)
+        artifact = self.artifact
         try:
-            return opens() if self.share_weights else open_detached(opens, self.artifact.weights)[0]
+            with own_files(artifact, shared=self.share_weights) as folder:
+                session = open_session(folder / self.path.name, artifact.manifest, threads=self.threads)
+                detach(artifact, folder)
+                return session
+        except ManifestError as error:
+            fault = "the artifact's files have changed since the service started, so it cannot read them for"
+            raise InferenceFailed(f"{fault} {self.purpose}: restart it ({error})") from error
         except DeviceError as error:
             raise InferenceFailed(f"the graph for {self.purpose} cannot be opened: {error}") from error
-
-
-def check_unchanged(artifact: Artifact, graph: Path, purpose: str) -> None:
-    """Raises InferenceFailed where `graph` or the weights are not those of the start: files may change after it."""
-    known = artifact.manifest.files
-    try:
-        changed = [path.name for path in (graph, artifact.weights) if sha256(path) != known[path.name]]
-    except OSError as error:
-        changed = [str(error)]
-    if changed:
-        raise InferenceFailed(
-            f"the artifact's files have changed since the service started, so it cannot read them for "
-            f"{purpose}: restart it ({', '.join(changed)})"
-        )
 
 
 OUT_OF_MEMORY_SIGNS = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # only in ORT's message
@@ -111,16 +100,24 @@ class ModelRunner:
         self.attention = FurtherGraph(artifact=artifact, path=artifact.attention, purpose="/attention", threads=1)
         self.layers = FurtherGraph(artifact=artifact, path=artifact.layers, purpose=purpose, threads=self.threads)
 
-    def open(self) -> None:
-        """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority."""
+    def open(self, folder: Path | None = None) -> int:
+        """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority.
+
+        `folder`: that of `own_files`, where the caller has it. Returns the bytes of weights copied to memory. Raises as
+        `own_files`, and what the runtime raises.
+        """
+        if folder is None:
+            with own_files(self.artifact, shared=False) as own:
+                return self.open(own)
         concurrency = self.concurrency
         self._threads = ThreadPoolExecutor(
             concurrency.max_in_flight, "inference", initializer=configure_inference_thread
         )
         _start_threads(self._threads, concurrency.max_in_flight)
         counts = (self.threads, 1) if concurrency.per_core else (self.threads,)
-        opening = [self._threads.submit(self._open_session, threads) for threads in counts]
+        opening = [self._threads.submit(self._open_session, folder, threads) for threads in counts]
         self._session, self._per_core_session = opening[0].result(), opening[-1].result()
+        copied = detach(self.artifact, folder)
         self.provider = self._session.provider
         trim_heap()
         packed_for, this = self._session.prepacked_for, cpu_signature(onnxruntime_version())
@@ -131,10 +128,11 @@ class ModelRunner:
                 this,
             )
         self._device_slots = threading.Semaphore(concurrency.max_in_flight if concurrency.per_core else 1)
+        return copied
 
-    def _open_session(self, threads: int) -> Session:
+    def _open_session(self, folder: Path, threads: int) -> Session:
         side_by_side = self.concurrency.max_in_flight if self.concurrency.per_core and threads == 1 else 1
-        model, manifest = self.artifact.model, self.artifact.manifest
+        model, manifest = folder / self.artifact.model.name, self.artifact.manifest
         return open_session(model, manifest, threads=threads, side_by_side=side_by_side)
 
     def close(self) -> None:

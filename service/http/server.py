@@ -14,6 +14,7 @@ from functools import partial
 from types import FrameType
 
 from packbert.service.address import ListenError, begin_no_connection, notify, wait_until_ready
+from packbert.service.artifact import ManifestError
 from packbert.service.backend import Backend
 from packbert.service.errors import DeviceError
 from packbert.service.http.app import PROBE_PATHS, allow_origins, create_app
@@ -122,7 +123,7 @@ class Server:
         return acceptor
 
     async def _start(self, port: int) -> None:
-        """Finds the models, loads them and lets them answer. Raises what `make` raises."""
+        """Finds the models, loads them and lets them answer. Raises what `make` raises, and ManifestError."""
         backend = await self._make(self.starting)
         backend.on_fatal = self.fail
         try:
@@ -131,6 +132,8 @@ class Server:
             app = await asyncio.to_thread(create_app, backend, self.keys)
             gc.collect()
             gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
+        except ManifestError:  # of weights that are damaged: the start ends as for any other file
+            raise
         except Exception as error:
             log.error("the model cannot be loaded: %s", error, exc_info=not isinstance(error, DeviceError))
             self.fail()

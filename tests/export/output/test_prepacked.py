@@ -19,6 +19,7 @@ from packbert.service.artifact import ManifestError, open_artifact, read_artifac
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.scheduling.cores import Concurrency
 from tests.paths import GOLDEN
+from tests.service.engine.changed_files import with_own_digests
 
 OUTPUTS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})
 ENTRY = re.compile(
@@ -37,7 +38,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @contextmanager
 def opened(artifact: Path) -> Iterator[ModelRunner]:
-    """Opens the artifact without comparing the files' digests."""
     runtime = ModelRunner(read_artifact(artifact, "cpu"), threads=2, concurrency=Concurrency(2, per_core=True))
     runtime.open()
     yield runtime
@@ -73,6 +73,7 @@ def changed(artifact: Path, folder: Path, *, processor: str = "", entry: Callabl
     for one in packed_entries(model):
         one.value = entry(one.value)
     (folder / "cpu" / MODEL).write_bytes(model.SerializeToString())
+    with_own_digests(folder / "cpu")
     return folder
 
 
@@ -93,6 +94,7 @@ def with_zeros(artifact: Path) -> Path:
             assert found
             file.seek(int(found[2]))
             file.write(bytes(int(found[3])))
+    with_own_digests(artifact / "cpu")
     return artifact
 
 
@@ -132,10 +134,13 @@ def test_weights_packed_for_another_processor_are_logged(
 
 
 def test_damaged_packed_weights_are_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    damaged = with_zeros(changed(pair[1], tmp_path / "damaged"))
-    shutil.copy(pair[1] / "cpu" / MODEL, damaged / "cpu" / MODEL)
-    with pytest.raises(ManifestError, match=r"model\.onnx\.data is damaged: its SHA-256 is not the one in"):
-        open_artifact(damaged)
+    damaged = changed(pair[1], tmp_path / "damaged")
+    shutil.copy(with_zeros(changed(pair[1], tmp_path / "zeros")) / "cpu" / WEIGHTS, damaged / "cpu")
+    with (
+        pytest.raises(ManifestError, match=r"model\.onnx\.data is damaged: its SHA-256 is not the one in"),
+        opened(damaged),
+    ):
+        pass
 
 
 def test_packing_does_not_change_the_size_that_decides_on_per_core_sessions(pair: tuple[Path, Path]) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.artifact.manifest import Manifest, sha256
 
 CHANGES = ("weights", "graph", "removed", "short")
 
@@ -25,3 +25,9 @@ def with_reversed_golden(manifest: Manifest) -> Manifest:
     first, second, *others = manifest.golden
     wrong = dataclasses.replace(second, cls=second.cls[::-1])
     return dataclasses.replace(manifest, golden=(first, wrong, *others))
+
+
+def with_own_digests(folder: Path) -> None:
+    """Lets the manifest in `folder` describe the files that are there now."""
+    manifest = Manifest.read(folder)
+    dataclasses.replace(manifest, files={name: sha256(folder / name) for name in manifest.files}).write(folder)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import open_artifact
-from packbert.service.engine.mapped_file import detach_from, mappings_of
+from packbert.service.engine.mapped_file import mappings_of
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
@@ -114,7 +114,6 @@ def test_weights_are_read_into_memory_or_mapped_where_services_share_them(
     weights = artifact / "cpu" / "model.onnx.data"
     ids = np.arange(5, 15, dtype=np.int32)
     with opened(artifact) as runner:
-        detach_from(weights)  # as the engine does at the start
         runner.attention.share_weights = shared
         tokens = asking({"ids": ids, "types": ids * 0}, 0)
         before = one(runner, tokens)["attention"]
@@ -131,7 +130,6 @@ def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
     artifact = Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
     weights, graph = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / "attention.onnx"
     with opened(artifact) as runner:
-        detach_from(weights)
         change_file(change, weights=weights, graph=graph)
         with pytest.raises(InferenceFailed, match=r"files have changed since the service started.*restart it"):
             one(runner, asking(cases("bert")[0], 0))

@@ -16,6 +16,7 @@ from packbert.service.artifact import open_artifact, read_artifact
 from packbert.service.engine.calibration import cosine, self_test
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import DeviceError
+from tests.service.engine.changed_files import with_own_digests
 
 
 @pytest.mark.parametrize("name", ["bert", "sample"])
@@ -50,6 +51,7 @@ def test_the_self_test_sees_weights_that_are_clipped(exported: Callable, tmp_pat
             place = {one.key: int(one.value) for one in weight.external_data if one.key != "location"}
             codes = np.memmap(folder / WEIGHTS, np.int8, "r+", place["offset"], place["length"])
             np.clip(codes, -96, 96, out=codes)
+    with_own_digests(folder)
     clipped = ModelRunner(read_artifact(tmp_path / "artifact", "cpu"), threads=1)
     clipped.open()
     with pytest.raises(DeviceError, match="the self-test failed: cosine"):

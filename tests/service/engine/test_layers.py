@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import LAST, Tokens
-from packbert.service.engine.mapped_file import detach_from, mappings_of
+from packbert.service.engine.mapped_file import mappings_of
 from packbert.service.errors import InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
 from tests.export.goldens import Artifact
@@ -58,7 +58,6 @@ def test_its_weights_are_copied_to_memory_or_mapped_where_services_share_them(
     artifact = Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
     weights = artifact / "cpu" / "model.onnx.data"
     with opened(artifact) as runner:
-        detach_from(weights)  # as the engine does at the start
         runner.layers.share_weights = shared
         before = one(runner, text(9, "layer_tokens"))["layer_tokens"]
         assert bool(mappings_of(weights)) == shared
@@ -74,7 +73,6 @@ def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
     artifact = Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
     weights, graph = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / "layers.onnx"
     with opened(artifact) as runner:
-        detach_from(weights)
         change_file(change, weights=weights, graph=graph)
         with pytest.raises(InferenceFailed, match=r"files have changed since the service started.*layers.*restart it"):
             one(runner, text(5, "layer_cls"))

@@ -2,24 +2,28 @@
 
 import errno
 import os
+import resource
 import shutil
-import threading
+import signal
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
+from packbert.model_export.artifact.manifest import sha256
 from packbert.service.artifact import open_artifact
-from packbert.service.engine import mapped_file, runner
-from packbert.service.errors import InferenceFailed
+from packbert.service.engine import mapped_file, runner, session
+from packbert.service.engine.calibration import golden_tokens
+from packbert.service.errors import DeviceError, InferenceFailed
 
 DEADLINE_SECONDS = 60
-MEETING_SECONDS = 0.3
 TEXT = {"inputs": "the cat sat"}
 
 
@@ -31,6 +35,18 @@ def own_artifact(bert_artifact: Path, tmp_path: Path) -> Path:
 def service(artifact: Path, **more: str) -> ServiceProcess:
     settings = {"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "64"}
     return ServiceProcess(settings | more)
+
+
+@contextmanager
+def limited_file_size(most: int) -> Iterator[None]:
+    """Writes beyond `most` bytes of a file fail, as on a full disk."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def overwrite(artifact: Path) -> None:
@@ -75,24 +91,51 @@ def test_wrong_answers_from_a_shared_file_are_503_after_the_next_self_check(own_
         assert client.get("/ready").status_code == 503
 
 
-def test_no_graph_opens_while_another_thread_replaces_mappings_of_its_file(
-    bert_artifact: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_mapping_of_the_artifacts_own_files_is_ever_read(
+    own_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part of the file that a thread unmaps between the reading of the mappings and their replacement would be other
-    memory by then."""
-    artifact, steps, together = open_artifact(bert_artifact), list[str](), threading.Barrier(2)
+    """A change of them while ONNX Runtime opens a graph neither ends the process nor reaches the graph."""
+    artifact, real, opened = open_artifact(own_artifact), session.open_session, list[str]()
+    weights = artifact.weights.read_bytes()
 
-    def open_session(*_: object, **__: object) -> None:
-        steps.append("open")
-        with suppress(threading.BrokenBarrierError):
-            together.wait(MEETING_SECONDS)  # the other thread, if it can be here too
+    def open_session(graph: Path, *arguments: Any, **options: Any) -> Any:
+        artifact.weights.write_bytes(b"")
+        opening = real(graph, *arguments, **options)
+        assert mapped_file.mappings_of(artifact.weights) == []
+        opened.append(graph.name)
+        artifact.weights.write_bytes(weights)
+        return opening
 
     monkeypatch.setattr(runner, "open_session", open_session)
-    monkeypatch.setattr(mapped_file, "detach_from", lambda _: steps.append("detach"))
-    graphs = [runner.FurtherGraph(artifact=artifact, path=artifact.model, purpose="", threads=1) for _ in range(2)]
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(runner.FurtherGraph.open, graphs))
-    assert steps == ["open", "detach"] * 2
+    model = runner.ModelRunner(artifact, threads=2)
+    for _ in range(2):  # the second time as one that was put out of memory
+        model.open()
+        model.layers.open()
+        model.attention.open()
+        rows, _ = model.run_sync([golden_tokens(artifact.manifest, 0)])
+        assert rows[0] is not None
+        np.testing.assert_allclose(rows[0]["cls"][0], artifact.manifest.canary.cls, atol=1e-3)
+        model.close()
+    assert opened == ["model.onnx", "layers.onnx", "attention.onnx"] * 2
+
+
+def test_a_copy_is_removed_after_the_open_and_by_the_next_process_where_one_was_killed(
+    own_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    artifact = open_artifact(own_artifact)
+    with mapped_file.own_files(artifact, shared=False) as used:
+        kept = Path(shutil.copytree(used, used.with_name(f"{mapped_file.PREFIX}killed")))
+        with mapped_file.own_files(artifact, shared=False) as other:
+            assert not kept.exists()
+            assert sha256(used / artifact.weights.name) == sha256(other / artifact.weights.name)
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_copy_without_room_names_the_way_out(bert_artifact: Path) -> None:
+    with limited_file_size(2**16), pytest.raises(DeviceError, match=r"model.onnx.* cannot be copied .*TMPDIR"):
+        runner.ModelRunner(open_artifact(bert_artifact), threads=1).open()
 
 
 def test_a_further_graph_without_memory_for_its_weights_names_the_way_out(

@@ -1,6 +1,5 @@
 """More models than BERT_MEMORY_LIMIT holds: they are loaded on demand, and the least recently used one is put out."""
 
-import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -11,9 +10,10 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from packbert.model_export.artifact.manifest import WEIGHTS, Manifest, sha256
+from packbert.model_export.artifact.manifest import WEIGHTS
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
+from tests.service.engine.changed_files import with_own_digests
 from tests.service.polling import until
 
 ADMIN = {"authorization": "Bearer swap"}
@@ -29,10 +29,8 @@ def copy_with_large_weights(source: Path, target: Path) -> None:
     (target / "cpu").mkdir(parents=True)
     for path in (source / "cpu").iterdir():
         (target / "cpu" / path.name).write_bytes(path.read_bytes())
-    weights = target / "cpu" / WEIGHTS
-    os.truncate(weights, WEIGHTS_BYTES)
-    manifest = Manifest.read(source / "cpu")
-    dataclasses.replace(manifest, files={**manifest.files, WEIGHTS: sha256(weights)}).write(target / "cpu")
+    os.truncate(target / "cpu" / WEIGHTS, WEIGHTS_BYTES)
+    with_own_digests(target / "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +168,7 @@ def test_a_model_that_cannot_be_loaded_again_answers_503_until_it_can_and_leaves
                 for _ in range(4):  # the first one tries to load it
                     answer = client.post("/embed", json={"inputs": TEXTS, "model": name})
                     assert (answer.status_code, answer.json()["code"]) == (503, "suspended")
-                    assert "the model cannot be loaded: the artifact's files have changed" in answer.json()["error"]
+                    assert f"the model cannot be loaded: {weights} is missing" in answer.json()["error"]
                     assert WEIGHTS in answer.json()["error"]
                 ready = client.get("/ready")
                 states = ready.json()["models"]

@@ -1,5 +1,6 @@
 """Several models in one service: by the body, by the path, by KServe's path; and the swap of one of them."""
 
+import itertools
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.processes import children
-from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.artifact.manifest import WEIGHTS, Manifest
 from packbert.service.artifact import open_artifact
 from packbert.service.http.app import TASKS
 from packbert.service.http.validation import example_of
@@ -209,6 +210,42 @@ def test_an_artifact_that_cannot_be_served_changes_nothing_and_says_why(
         assert why in answer.json()["error"]
     assert embed(service, "/embed", model="second") == alone["second"]
     assert swaps(service) - before == {"refused": 3}
+
+
+def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
+    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
+) -> None:
+    (weights,) = Path(shutil.copytree(folders["first"], tmp_path / "new")).rglob(WEIGHTS)
+    content, stop = weights.read_bytes(), threading.Event()
+
+    def overwrite() -> None:
+        """In place, as `cp` does; at other moments of each swap."""
+        for pause in itertools.cycle((0.1, 0.3, 0.2, 0.5, 0.0, 0.4)):
+            if stop.wait(pause):
+                return
+            with weights.open("wb") as file:
+                for start in range(0, len(content), 2**20):
+                    file.write(content[start : start + 2**20])
+
+    settings = OWN | {"BERT_MODELS": f"one={folders['second']}", "BERT_ADMIN_KEY": "swap"}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+
+        def swap(source: Path) -> httpx.Response:
+            return client.post("/admin/models", json={"model": "one", "source": str(source)}, headers=ADMIN)
+
+        writer = threading.Thread(target=overwrite)
+        writer.start()
+        try:
+            for _ in range(12):
+                answer = swap(tmp_path / "new")
+                assert answer.json().get("code", "artifact") == "artifact", answer.text
+                assert embed(client, "/embed") == alone["first" if answer.status_code == 200 else "second"]
+                assert swap(folders["second"]).status_code == 200
+        finally:
+            stop.set()
+            writer.join()
+        assert swap(tmp_path / "new").json()["swapped"]
+        assert embed(client, "/embed") == alone["first"]
 
 
 def test_every_answer_under_swaps_is_wholly_one_models(
