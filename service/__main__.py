@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from packbert.model_export.artifact.cpu import use_one_heap
 from packbert.service.address import ListenError, bind_address
 from packbert.service.artifact import ManifestError
 from packbert.service.engine.device import find_artifacts
@@ -59,6 +60,7 @@ def _start(words: Sequence[str]) -> int:
         configure_logging(settings)
         if settings.can_swap:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end this one
+            use_one_heap()
         return (_supervise if settings.api_processes else _serve)(settings, sockets)
     except (ListenError, SettingsError, ManifestError, DeviceError, ModelError) as error:
         print(f"packbert serve: {in_flags(str(error), given)}", file=sys.stderr)
@@ -71,7 +73,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
 
 def _serve(settings: Settings, sockets: Sequence[socket.socket]) -> int:
     """HTTP and the models in this process."""
-    from packbert.service.http.server import Server, run
+    from packbert.service.http.server import Server, freeze_libraries, run
     from packbert.service.observability.metrics import Metrics
 
     metrics = Metrics()
@@ -80,6 +82,7 @@ def _serve(settings: Settings, sockets: Sequence[socket.socket]) -> int:
         choices = find_artifacts(settings.of_each_model(), starting.prepare)
         from packbert.service.engine.local_backend import make_backend
 
+        freeze_libraries()
         return make_backend(settings, choices, metrics)
 
     server = Server(settings, metrics, lambda starting: asyncio.to_thread(make, starting))

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.backend import Backend
-from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
+from packbert.service.errors import SHUTTING_DOWN, Conflict, Invalid, NotFound, Unavailable
 from packbert.service.settings import NamedModel, SettingsError, named_models
 
 log = logging.getLogger("service")
@@ -56,10 +57,15 @@ class ServedModel(Backend):
             if len(self.group) == 1:
                 raise
 
-    async def swap(self, source: str = "", *, leads: bool = True) -> bool:
-        """As `_swap`. Raises Unavailable as soon as the service drains: a load cannot be interrupted."""
+    async def swap(self, source: str = "", *, leads: bool = True, waits: bool = True) -> bool:
+        """As `_swap`. Raises Unavailable as soon as the service drains, as a load cannot be interrupted, and Conflict
+        during another swap of the model, unless it `waits` for that."""
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
+        if self._swaps and not waits:
+            self.metrics.swapped(self.name, "refused")
+            fault = f"another swap of {self.name} is under way: send this one when it has ended"
+            raise Conflict(fault, code="swapping")
         swapping = asyncio.shield(asyncio.ensure_future(self._swap(source, leads=leads)))
         self._swaps.add(swapping)
         try:
@@ -80,27 +86,22 @@ class ServedModel(Backend):
         """
         await self._opened.wait()
         async with self._swapping:
-            old = self.current
+            old, fault = self.current, ""
             source = source or old.source
             try:
-                new = await asyncio.to_thread(self._make, self.name, source, old, leads)
-                if new.artifact == old.artifact:
-                    self.metrics.swapped(self.name, "unchanged")
-                    return False
-                try:
-                    await new.open()
-                    if self.leaving:
-                        raise Unavailable(SHUTTING_DOWN)
-                except BaseException:
-                    await new.close()
-                    raise
+                new = await self._open_another(source, leads)
             except Unavailable:
                 raise
-            except Exception as error:
-                self.metrics.swapped(self.name, "refused")
+            except Exception as error:  # noqa: BLE001 - the swap is refused, and the old model answers
                 fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
+            if fault:
+                self.metrics.swapped(self.name, "refused")
                 log.warning("%s", fault)
-                raise Invalid(fault, code="artifact") from error
+                await asyncio.to_thread(_give_back)
+                raise Invalid(fault, code="artifact")
+            if new is None:
+                self.metrics.swapped(self.name, "unchanged")
+                return False
             new.source = new.source or source
             self._point_to(new)
             self.metrics.swapped(self.name, "swapped")
@@ -110,8 +111,22 @@ class ServedModel(Backend):
                 await old.unused.wait()
             await old.close()
             del old
-            gc.collect()  # it is part of cycles; what there was at the start is frozen, so this takes no time
+            await asyncio.to_thread(_give_back)
             return True
+
+    async def _open_another(self, source: str, leads: bool) -> Backend | None:
+        """The backend of `source`; None where its artifact answers already. Raises what making and opening raise."""
+        new = await asyncio.to_thread(self._make, self.name, source, self.current, leads)
+        if new.artifact == self.current.artifact:
+            return None
+        try:
+            await new.open()
+            if self.leaving:
+                raise Unavailable(SHUTTING_DOWN)
+        except BaseException:
+            await new.close()
+            raise
+        return new
 
     def _point_to(self, backend: Backend) -> None:
         self.current, self.artifact, self.degraded = backend, backend.artifact, backend.degraded
@@ -179,6 +194,12 @@ class ServedModel(Backend):
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         return await self.current.render_metrics(accept)
+
+
+def _give_back() -> None:
+    """Gives back the memory of closed models, which are parts of cycles. Quick where the libraries are frozen."""
+    gc.collect()
+    trim_heap()
 
 
 def serve_models(backends: Sequence[Backend], make: MakeBackend) -> ServedModel:

@@ -45,7 +45,7 @@ def scrape() -> str:
     """What a service with a GPU would answer, with one response of each kind."""
     metrics = Metrics()
     batcher = Batcher(run=FakeRunner().run, queue=make_queue(token_budget=8, max_tokens=20))
-    metrics.observe_queue(batcher, "CPU", degraded=False, models={"": batcher}, device_memory=lambda: (0, 0))
+    metrics.observe_queue({"": batcher}, "CPU", degraded=False, device_memory=lambda: (0, 0))
     metrics.operational("/health", 200)
     metrics.compared("", [1.0], [True], [0.0, 0.0])
     metrics.loaded("", 0.0)

@@ -45,13 +45,12 @@ log = logging.getLogger("service")
 @dataclass(slots=True, eq=False)
 class Device:
     """What the engines of a process share: a queue and a loop that runs their batches, which the first one makes, and
-    the memory for their sessions."""
+    the memory for their sessions. Nothing here keeps an engine that has been closed."""
 
     concurrency: Concurrency | None = None  # None: as it suits the first model
     engines: "list[ModelEngine]" = field(default_factory=list)  # with a batcher, and not closed
     batchers: dict[str, Batcher] = field(default_factory=dict)  # the newest of each model's name
-    first: Batcher | None = None  # whose rate at the start is the unit of the queue
-    tokens_per_second: float = 0.0  # that rate
+    tokens_per_second: float = 0.0  # of the first model at the start: the unit of the queue
     # by a model's sizes, which decide how fast it is: measured beside one that answers, both seem slower
     calibrations: dict[tuple[object, ...], Calibration] = field(default_factory=dict)
     serving: "asyncio.Task[None] | None" = None
@@ -63,6 +62,12 @@ class Device:
     def fail(self, reason: str) -> None:
         for engine in self.engines:
             engine.fail(reason)
+
+    def on_loop_done(self, serving: "asyncio.Task[None]") -> None:
+        """The dispatch loop ends only when the queue is closed: an error in it must not leave requests waiting."""
+        if not serving.cancelled() and (error := serving.exception()) is not None:
+            log.error("the dispatch loop stopped", exc_info=error)
+            self.fail(f"the dispatch loop stopped: {type(error).__name__}")
 
     async def enter(
         self, engine: "ModelEngine", is_use: bool = False, is_wanted: Callable[[], bool] = lambda: True
@@ -156,10 +161,9 @@ class ModelEngine:
         provider, degraded = self.runner.provider, bool(self.degraded)
         if device.serving is None:
             memory = device_memory if self.artifact.manifest.device == "cuda" else None
-            shared = device.batchers
-            self.metrics.observe_queue(self.batcher, provider, degraded=degraded, device_memory=memory, models=shared)
-            device.serving = asyncio.create_task(self.batcher.serve())
-            device.serving.add_done_callback(self._on_dispatch_loop_done)
+            self.metrics.observe_queue(device.batchers, provider, degraded=degraded, device_memory=memory)
+            device.serving = asyncio.create_task(self.batcher.dispatcher.serve())
+            device.serving.add_done_callback(device.on_loop_done)
         device.leave(self)
         self._checking = asyncio.create_task(self._canary.run())
         await self._canary.check()
@@ -287,25 +291,23 @@ class ModelEngine:
         return replace(tested, tokens_per_second=known.tokens_per_second)
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:
-        device, name, first = self.device, self.artifact.manifest.name, self.device.first
-        if first is None:
+        device, name = self.device, self.artifact.manifest.name
+        if (beside := next(iter(device.batchers.values()), None)) is None:
             device.tokens_per_second = calibration.tokens_per_second
         scale = device.tokens_per_second / calibration.tokens_per_second
         batcher = Batcher(
             run=self.runner.run,
-            queue=first.queue if first else self._make_queue(calibration),
+            queue=beside.queue if beside else self._make_queue(calibration),
             report=self._after_batch,
             concurrency=self.runner.concurrency,
-            watchdog=first.watchdog if first else self._make_watchdog(),
+            watchdog=beside.watchdog if beside else self._make_watchdog(),
             model=ModelCost(scale=scale, budget=scale * calibration.token_budget),
             enter=partial(device.enter, self) if device.memory_limit < math.inf else None,
             leave=partial(device.leave, self) if device.memory_limit < math.inf else lambda: None,
         )
-        if first is None:
-            device.first = batcher
-        else:
-            batcher.dispatcher = first.dispatcher
-            first.queue.token_budget = max(first.queue.token_budget, round(batcher.model.budget))
+        if beside is not None:
+            batcher.dispatcher = beside.dispatcher
+            beside.queue.token_budget = max(beside.queue.token_budget, round(batcher.model.budget))
         if (before := device.batchers.get(name)) is not None:
             batcher.counts, batcher.canaries, batcher.failures = before.counts, before.canaries, before.failures
         device.batchers[name] = batcher
@@ -348,12 +350,6 @@ class ModelEngine:
             traces = Counter(request.trace for request, _ in report.jobs if request.trace)
             size = {"sequences": report.sequences, "tokens": report.tokens}
             self.tracing.record_batch(traces, **size, seconds=report.ran_seconds)
-
-    def _on_dispatch_loop_done(self, serving: asyncio.Task[None]) -> None:
-        """The dispatch loop ends only when the batcher is closed: an error in it must not leave requests waiting."""
-        if not serving.cancelled() and (error := serving.exception()) is not None:
-            log.error("the dispatch loop stopped", exc_info=error)
-            self.device.fail(f"the dispatch loop stopped: {type(error).__name__}")
 
 
 def common_concurrency(artifacts: Sequence[Artifact], threads: int) -> Concurrency:

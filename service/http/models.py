@@ -83,7 +83,7 @@ def add_model_routes(app: FastAPI, default: ServedModel) -> None:
         content = await body.read_body(MAX_ADMIN_BYTES, "here: send model and source alone")
         asked = parse(SwapRequest, content, default.settings)
         model = default.find(asked.model)
-        swapped = await model.swap(asked.source)
+        swapped = await model.swap(asked.source, waits=False)
         return json_response({"model": model.name, "digest": model.artifact.digest, "swapped": swapped})
 
     async def unknown(request: Request) -> Response:

@@ -130,8 +130,6 @@ class Server:
             start_thread()
             await backend.open()
             app = await asyncio.to_thread(create_app, backend, self.keys)
-            gc.collect()
-            gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
         except ManifestError:  # of weights that are damaged: the start ends as for any other file
             raise
         except Exception as error:
@@ -237,6 +235,12 @@ def build(settings: Settings, backend: Backend, *, grace_seconds: float = 0.0) -
         return backend
 
     return Server(settings, backend.metrics, make, grace_seconds=grace_seconds)
+
+
+def freeze_libraries() -> None:
+    """Lets later collections skip what the imports have made. Before a model is made: one that is frozen stays."""
+    gc.collect()
+    gc.freeze()
 
 
 def run(server: Server, sockets: Sequence[socket.socket]) -> int:

@@ -43,16 +43,10 @@ class Metrics:
         self._tokenizing = at(series.TOKENIZING_REQUESTS), at(series.TOKENIZING_CHARACTERS)
 
     def observe_queue(
-        self,
-        batcher: Batcher,
-        provider: str,
-        *,
-        degraded: bool,
-        models: Mapping[str, Batcher],
-        device_memory: DeviceMemory | None = None,
+        self, models: Mapping[str, Batcher], provider: str, *, degraded: bool, device_memory: DeviceMemory | None = None
     ) -> None:
         """`models` are the batchers that share the queue, by the names of their models."""
-        self._queue_registry.register(QueueCollector(batcher, device_memory, models))
+        self._queue_registry.register(QueueCollector(models, device_memory))
         self.cells[self._cells.at(series.PROVIDER, provider)] = 1.0
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 

@@ -34,11 +34,10 @@ DeviceMemory = Callable[[], tuple[int, int] | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueCollector(Collector):
-    """Reads the batcher, so that the numbers add up."""
+    """Reads the batchers, so that the numbers add up."""
 
-    batcher: Batcher
+    models: Mapping[str, Batcher]  # that share the queue, by name: those that answer now
     device_memory: DeviceMemory | None
-    models: Mapping[str, Batcher]  # that share the queue, by name
 
     def collect(self) -> Iterable[Metric]:
         batchers = self.models.values()
@@ -54,8 +53,9 @@ class QueueCollector(Collector):
 
     def _numbers(self) -> Iterable[tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, float]]:
         """Kind, name, description and value of each."""
-        batcher, queue, now = self.batcher, self.batcher.queue, self.batcher.clock()
         batchers = self.models.values()
+        batcher = next(iter(batchers))  # queue, clock and watchdog are those of all
+        queue, now = batcher.queue, batcher.clock()
         in_flight, waiting = sum(one.counts.in_flight for one in batchers), queue.waiting_requests
         failed_runs = sum(one.failures.failed_runs for one in batchers)
         oldest = now - queue.oldest if queue.oldest is not None else 0.0

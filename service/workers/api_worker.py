@@ -15,7 +15,7 @@ from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
 from packbert.service.engine.device import find_artifact
 from packbert.service.errors import DeviceError, Unavailable
-from packbert.service.http.server import build, run
+from packbert.service.http.server import build, freeze_libraries, run
 from packbert.service.models import serve_models
 from packbert.service.observability.metrics import Metrics, aggregate
 from packbert.service.observability.scrape import CONTENT_TYPE, register_state, render
@@ -127,6 +127,7 @@ class RemoteBackend(Backend):
 
 
 def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -> int:
+    freeze_libraries()
     metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
     following: set[asyncio.Task[bool]] = set()
 

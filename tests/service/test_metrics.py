@@ -177,7 +177,7 @@ def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> No
 def test_the_memory_of_a_gpu_is_read_at_the_scrape() -> None:
     metrics, memory = Metrics(), [(1, 9), (2, 9), None]
     batcher = Batcher(run=FakeRunner().run, queue=make_queue(token_budget=8, max_tokens=20))
-    metrics.observe_queue(batcher, "CUDA", degraded=False, models={"": batcher}, device_memory=lambda: memory.pop(0))
+    metrics.observe_queue({"": batcher}, "CUDA", degraded=False, device_memory=lambda: memory.pop(0))
     used = [render_metrics(metrics)["bert_device_memory_used_bytes"] for _ in range(2)]
     assert used == [1, 2]
     assert "bert_device_memory_used_bytes" not in render_metrics(metrics)
@@ -194,7 +194,7 @@ def test_what_is_tokenized_is_shown_as_it_is_now() -> None:
 def test_waiting_tokens_include_those_expected_from_tokenizing() -> None:
     async def story(time: FakeTime) -> None:
         batcher, metrics = Batcher(run=FakeRunner().run, queue=make_queue(), clock=time.clock), Metrics()
-        metrics.observe_queue(batcher, "CPU", degraded=False, models={"": batcher})
+        metrics.observe_queue({"": batcher}, "CPU", degraded=False)
         request = batcher.begin((), sequences=3, tokens=300, timeout_seconds=1000.0)
         request.append([sequence(1)], 200)
         values = render_metrics(metrics)
@@ -216,7 +216,7 @@ def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there() -> None:
             watchdog=Watchdog(time.clock),
         )
         metrics = Metrics()
-        metrics.observe_queue(batcher, "CPU", degraded=False, models={"": batcher})
+        metrics.observe_queue({"": batcher}, "CPU", degraded=False)
         serving = asyncio.create_task(batcher.serve())
         tasks = [asyncio.create_task(submit(batcher, [sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
         await settle()

@@ -1,6 +1,7 @@
 """Changes of an artifact: of its files while a service runs that opens some of them later, and of its manifest."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 from packbert.model_export.artifact.manifest import Manifest, sha256
@@ -31,3 +32,13 @@ def with_own_digests(folder: Path) -> None:
     """Lets the manifest in `folder` describe the files that are there now."""
     manifest = Manifest.read(folder)
     dataclasses.replace(manifest, files={name: sha256(folder / name) for name in manifest.files}).write(folder)
+
+
+def variants(artifact: Path, folder: Path) -> tuple[list[Path], Path]:
+    """Two copies in `folder` with other digests, and one whose self-test fails."""
+    manifest = Manifest.read(artifact / "cpu")
+    copies = {name: dataclasses.replace(manifest, exporter=name) for name in ("one", "other")}
+    for name, changed in {**copies, "wrong": with_reversed_golden(manifest)}.items():
+        shutil.copytree(artifact, folder / name)
+        changed.write(folder / name / "cpu")
+    return [folder / name for name in copies], folder / "wrong"

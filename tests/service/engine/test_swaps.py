@@ -1,26 +1,31 @@
 """Swaps and loads of several models in one process, at moments that a client of a service cannot choose."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from packbert.service.engine.device import find_artifact
 from packbert.service.engine.engine import Device, ModelEngine
 from packbert.service.engine.local_backend import LocalBackend, make_backend
-from packbert.service.errors import Unavailable
+from packbert.service.errors import Invalid, Unavailable
+from packbert.service.http.app import create_app
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
 from packbert.service.models import ServedModel
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
+from tests.service.engine.changed_files import variants
 from tests.service.test_metrics import render_metrics, values_of
 
 OLD, NEW = "bert", "bert-labels"
+KEY = "a key of the administrator"
 PATIENCE = 60.0  # seconds for what takes a fraction of one
 
 
@@ -222,6 +227,63 @@ def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Mapping[
             is_ready = name == "two"
             assert (await models.ready() == "") == is_ready
             assert f"bert_ready {float(is_ready)}" in (await models.render_metrics(""))[0].decode()
+        await models.close()
+
+    play(story())
+
+
+def backends_in_memory(besides: frozenset[LocalBackend] = frozenset()) -> frozenset[LocalBackend]:
+    gc.collect()
+    return frozenset(one for one in gc.get_objects() if isinstance(one, LocalBackend)) - besides
+
+
+async def refusal(model: ServedModel, source: Path) -> str:
+    """Keeps nothing of the error."""
+    try:
+        await model.swap(str(source))
+    except Invalid as error:
+        return error.message
+    return ""
+
+
+def test_neither_the_first_model_nor_one_that_is_refused_stays_in_memory(
+    folders: Mapping[str, Path], tmp_path: Path
+) -> None:
+    (one, other), wrong = variants(folders[OLD], tmp_path)
+    of_other_tests = backends_in_memory()
+
+    async def story() -> None:
+        models = served(folders)
+        await models.open()
+        for source in (one, other):
+            assert await models.swap(str(source))
+            assert "the self-test failed" in await refusal(models, wrong)
+            # a thread that has just answered may still hold its work
+            await until(lambda: len(backends_in_memory(of_other_tests)) == len(models.group))
+        await models.close()
+
+    play(story())
+
+
+def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(folders: Mapping[str, Path], tmp_path: Path) -> None:
+    sources, _ = variants(folders[OLD], tmp_path)
+
+    async def story() -> None:
+        models = served(folders, BERT_ADMIN_KEY=KEY)
+        await models.open()
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(create_app(models)), base_url="http://test"
+        ) as client:
+
+            async def swap(source: Path) -> httpx.Response:
+                body, headers = {"model": "one", "source": str(source)}, {"authorization": f"Bearer {KEY}"}
+                return await client.post("/admin/models", json=body, headers=headers)
+
+            done, refused = sorted(await asyncio.gather(*map(swap, sources)), key=lambda one: one.status_code)
+            assert done.json() == {"model": "one", "digest": models.artifact.digest, "swapped": True}
+            assert (refused.status_code, refused.json()["code"]) == (409, "swapping")
+            assert "another swap of one is under way: send this one when it has ended" in refused.json()["error"]
+            assert [(await swap(folders[NEW])).json()["swapped"] for _ in range(2)] == [True, False]
         await models.close()
 
     play(story())

@@ -22,7 +22,7 @@ from packbert.service.http.app import TASKS
 from packbert.service.http.validation import example_of
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
-from tests.service.engine.changed_files import with_reversed_golden
+from tests.service.engine.changed_files import variants, with_reversed_golden
 
 ADMIN = {"authorization": "Bearer swap"}
 TEXTS = ["my dog is hairy", "it rains"]
@@ -246,6 +246,28 @@ def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
             writer.join()
         assert swap(tmp_path / "new").json()["swapped"]
         assert embed(client, "/embed") == alone["first"]
+
+
+def test_neither_good_nor_refused_swaps_take_memory(folders: dict[str, Path], tmp_path: Path) -> None:
+    good, wrong = variants(folders["first"], tmp_path)
+    settings = OWN | {"BERT_MODELS": f"one={good[1]}", "BERT_ADMIN_KEY": "swap"}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+
+        def swap(source: Path) -> int:
+            embed(client, "/embed")
+            body = {"model": "one", "source": str(source)}
+            return client.post("/admin/models", json=body, headers=ADMIN).status_code
+
+        embed(client, "/embed")
+        before = memory_bytes(process)
+        assert [swap(good[number % 2]) for number in range(20)] == [200] * 20
+        assert [swap(wrong) for _ in range(20)] == [422] * 20
+        assert memory_bytes(process) < 1.1 * before
+
+
+def memory_bytes(process: ServiceProcess) -> int:
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    return 1024 * sum(int(one) for one in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+)", status, re.MULTILINE))
 
 
 def test_every_answer_under_swaps_is_wholly_one_models(
