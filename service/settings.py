@@ -4,7 +4,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -315,9 +315,9 @@ def named_models(settings: Settings) -> dict[str, NamedModel]:
         pairs: list[tuple[str, Any]] = [(name, model) for name, _, model in words]
     else:
         where, pairs = f"BERT_MODELS: {stated}", _read_model_file(stated)
+    if fault := fault_of_names([name for name, _ in pairs]):
+        raise SettingsError(f"{where}: {fault}; write {FORMS}")
     for name, model in pairs:
-        if not MODEL_NAME.fullmatch(name):
-            raise SettingsError(f"{where}: {name[:MAX_SHOWN]!r} is no name that fits into a path; write {FORMS}")
         if name in models:
             raise SettingsError(f"{where}: {name} is named twice")
         try:
@@ -330,6 +330,16 @@ def named_models(settings: Settings) -> dict[str, NamedModel]:
         if fault := _fault_of_shares(name, models):
             raise SettingsError(f"{where}: {name}: {fault}")
     return models
+
+
+def fault_of_names(names: Sequence[str]) -> str:
+    """Why models that are served together cannot have these names; empty where they can."""
+    for name in names:
+        if not MODEL_NAME.fullmatch(name):
+            return f"{name[:MAX_SHOWN]!r} is no name that fits into a path"
+        if hidden := [one for one in names if name.startswith(f"{one}/")]:
+            return f"{name} begins with {hidden[0]}/, so paths of {hidden[0]} would lead to it: choose another name"
+    return ""
 
 
 def _read_model_file(stated: str) -> list[tuple[str, Any]]:

@@ -80,8 +80,9 @@ def task_routes(backend: Backend) -> dict[str, TaskSpec]:
 
 def error_shape_of(path: str) -> ErrorShape:
     """The shape of an error that no task raised, such as a 404 or a 405."""
-    if path.startswith(PREFIX):  # of a model that is not there
-        path = max((one for one in TASKS if path.endswith(one)), key=len, default=path)
+    if "/" in (of_model := path.removeprefix(PREFIX)) and of_model != path:  # a route, of a model that is not there
+        after_name = f"/{of_model.partition('/')[2]}"
+        path = max((one for one in TASKS if path.endswith(one)), key=len, default=after_name)
     if path in TASKS:
         return TASKS[path].error_shape
     first, *others = path.removeprefix("/").split("/")
@@ -289,17 +290,19 @@ def _add_openapi_route(app: FastAPI) -> None:
     """
     url = str(app.openapi_url)
     routes = [route for route in app.router.routes if _path(route) != url]
-    written: list[bytes] = []
+    written: dict[str, bytes] = {}  # by the path of the model, which its routes begin with
 
-    def write() -> bytes:
+    def write(root: str) -> bytes:
         document = FastAPI(title=app.title, summary=app.summary, version=app.version, description=app.description)
+        document.servers = [{"url": root}] if root else []
         document.router.routes = [_documented(route) for route in routes]
         return orjson.dumps(document.openapi())
 
-    async def openapi(_: Request) -> Response:
-        if not written:
-            written.append(await asyncio.to_thread(write))
-        return Response(written[0], media_type=JSON)
+    async def openapi(request: Request) -> Response:
+        root = request.scope.get("root_path", "")
+        if root not in written:
+            written[root] = await asyncio.to_thread(write, root)
+        return Response(written[root], media_type=JSON)
 
     app.router.routes = list(routes)
     app.add_route(url, openapi, include_in_schema=False)

@@ -22,7 +22,7 @@ from packbert.service.library.files import Input, estimate_tokens
 from packbert.service.library.job import TASKS, Answers, BulkEngine, Call, as_json, in_order
 from packbert.service.models import ServedModel
 from packbert.service.observability.metrics import Metrics
-from packbert.service.settings import MODEL_NAME, PREFIX, Settings, SettingsError
+from packbert.service.settings import PREFIX, Settings, SettingsError, fault_of_names
 from packbert.service.tasks.base import as_lists
 from packbert.service.tasks.deadline import DEADLINE, Deadline
 
@@ -140,8 +140,8 @@ class Engine(BulkEngine):
     def from_artifacts(cls, paths: Mapping[str, Path | str], **options: object) -> Self:
         """An engine of several models by name, as `from_artifact`. Each call may name one, as in
         `engine.embed(texts, model="zh")`; without a name it is for the first."""
-        if not paths or not all(map(MODEL_NAME.fullmatch, paths)):
-            raise SettingsError("name one artifact or more, with letters, digits and . _ : @ - / in the names")
+        if fault := fault_of_names([*paths]) if paths else "name one artifact or more":
+            raise SettingsError(fault)
         engine = cls.from_artifact(next(iter(paths.values())), **options)
         engine._artifacts = {name: Path(path) for name, path in paths.items()}
         return engine

@@ -98,6 +98,23 @@ def test_kserve_names_a_model_by_its_path(service: httpx.Client, alone: dict[str
         assert service.get(f"/v2/models/{name}/ready").json() == {"name": name, "ready": True}
 
 
+def test_the_document_of_a_model_says_where_its_paths_begin(service: httpx.Client) -> None:
+    assert "servers" not in service.get("/openapi.json").json()
+    for name in NAMES:
+        for _ in range(2):
+            document = service.get(f"/models/{name}/openapi.json").json()
+            assert document["servers"] == [{"url": f"/models/{name}"}]
+        assert "/embed" in document["paths"]
+    assert "servers" not in service.get("/openapi.json").json()
+
+
+def test_an_unknown_model_is_a_404_in_the_shape_of_the_get_route(service: httpx.Client) -> None:
+    for path in ("/info", "/ready", "/metrics", "/openapi.json", "/api/tags", "/v1/models", "/v2/health/ready"):
+        of_route, of_model = service.post(path, json={}), service.get(f"/models/third{path}")
+        assert (of_route.status_code, of_model.status_code) == (405, 404)
+        assert isinstance(of_model.json()["error"], str) == isinstance(of_route.json()["error"], str), path
+
+
 def test_a_path_of_a_model_that_has_no_route_is_not_called_an_unknown_model(service: httpx.Client) -> None:
     for path in ("/v2/models/first/infer", "/v2/models/first/nowhere"):
         answer = service.get(path)

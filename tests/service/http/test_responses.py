@@ -76,6 +76,7 @@ def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
         *(("/v1/nothing", True), ("/embeddings", True), ("/openai/deployments/x/embeddings", True)),
         *(("/chat/completions", True), ("/api/v1/embeddings", True), ("/models/x", True), ("/pooling", True)),
         *(("/embed", False), ("/nothing", False), ("/", False), ("/v2/models/x", False), ("/v2/rerank", False)),
+        *(("/models/x/embed", False), ("/models/x/v1/embeddings", True)),
     ],
 )
 def test_a_path_that_openais_clients_reach_has_openais_errors(path: str, has_openais: bool) -> None:

@@ -348,6 +348,7 @@ def test_a_signal_changes_the_shares_and_the_model_of_every_process(
             "b: the shares of the requests for a are 1.2 together: at most 1",
         ),
         ("a b: x", "'a b' is no name that fits into a path; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: x\na/embed: y", "a/embed begins with a/, so paths of a would lead to it: choose another name; write"),
         ("a=x\n", " names no model; write NAME: MODEL or NAME: {model: MODEL"),
         ("a: {x", " is neither NAME=MODEL nor a YAML file: "),
     ],

@@ -287,7 +287,7 @@ def test_the_application_of_several_models_has_the_paths_of_each(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("paths", [{}, {"a name": "x"}])
+@pytest.mark.parametrize("paths", [{}, {"a name": "x"}, {"a/b": "x", "a": "y"}])
 def test_models_without_a_name_that_fits_into_a_path_are_refused(paths: dict[str, str]) -> None:
     with pytest.raises(SettingsError):
         Engine.from_artifacts(paths)
