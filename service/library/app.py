@@ -1,9 +1,12 @@
 """All routes of the service over an engine that is open, for a server of one's own."""
 
+import weakref
+
 from starlette.types import ASGIApp
 
 from packbert.service.http.app import create_app
 from packbert.service.http.body import start_thread
+from packbert.service.http.headers import ApiKeys
 from packbert.service.library.engine import Engine
 
 
@@ -14,4 +17,8 @@ def make_app(engine: Engine) -> ASGIApp:
     open.
     """
     start_thread()
-    return create_app(engine.backend)
+    keys = ApiKeys(engine.backend.settings)
+    app = create_app(engine.backend, keys)
+    keys.open()
+    weakref.finalize(app, keys.close)  # an application that is mounted in another one hears of no end
+    return app

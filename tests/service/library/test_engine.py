@@ -17,6 +17,7 @@ from packbert import Engine, ManifestError, ServiceError, SettingsError, make_ap
 from packbert.service.engine import huge_pages
 from packbert.service.errors import Unavailable
 from packbert.service.library.engine import NOT_OPEN
+from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
@@ -245,6 +246,28 @@ def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client
             assert [one.content for one in found] == [one.content for one in expected]
         with pytest.raises(Unavailable):
             make_app(engine)
+
+    asyncio.run(story())
+
+
+def test_the_application_takes_the_keys_of_a_file_also_after_it_changed(bert_artifact: Path, tmp_path: Path) -> None:
+    (file := tmp_path / "keys").write_text("a key of the file\n")
+
+    async def story() -> None:
+        async with Engine.from_artifact(bert_artifact, api_key_file=file) as engine:
+            transport = httpx.ASGITransport(make_app(engine))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+
+                async def status(key: str) -> int:
+                    headers = {"authorization": f"Bearer {key}"}
+                    return (await client.post("/embed", json={"inputs": TEXTS}, headers=headers)).status_code
+
+                assert [await status(key) for key in ("a key of the file", "another")] == [200, 401]
+                file.write_text("another key, which is longer\n")
+                async with asyncio.timeout(REPLY_SECONDS):
+                    while await status("a key of the file") == 200:  # noqa: ASYNC110 - a thread reads the file
+                        await asyncio.sleep(0.01)
+                assert await status("another key, which is longer") == 200
 
     asyncio.run(story())
 
