@@ -18,7 +18,8 @@ FITTING_SHARE = 0.9  # of what a limit allows, in the size that an error names
 AGED_SHARE = 0.618
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 Arrivals = list[tuple[float, float]]  # tokens a second, and for how many seconds
-RETURN_DRAINS = 1.5  # with the batches in progress, the last of the refused returns within twice the time
+RETURN_REQUESTS = 12  # of the same size: of those that fill the queue, only one is admitted in a drain
+RETURN_DRAINS = 1.75  # with the batches in progress, the last of the refused returns within twice the time
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class WaitLimit:
     fair: FairOrder
     max_wait_seconds: float
     recent: RecentLoad = field(default_factory=RecentLoad)
-    _returns_until: float = -math.inf  # seconds of the clock: by then all that were refused may have returned
+    _returns_until: float = -math.inf  # seconds of the clock: by then the device has served all that were refused
     _refused: int = 0
 
     def check(self, size: int, patience: float, latest: Callable[[], float], load: QueueLoad) -> None:
@@ -83,11 +84,13 @@ class WaitLimit:
         if over <= 0 and wait <= longest:
             return
         if over <= 0 and wait <= self.max_wait_seconds:
-            retry = self._seconds_until(size, longest, MIN_RETRY_SECONDS * load.rate, ahead, arriving, load)
+            seconds = self._seconds_until(size, longest, MIN_RETRY_SECONDS * load.rate, ahead, arriving, load)
+            retry = math.ceil(seconds)
             message = f"the request would wait about {wait:.1f} s, and its deadline is in {patience:.1f} s"
             raise DeadlineTooShort(f"{message}: send a longer one, or retry in {retry} s", retry_after=retry)
-        least = max(self._return_seconds(size, load) * load.rate, over)
-        retry = self._seconds_until(size, self.max_wait_seconds, least, ahead, arriving, load)
+        least = max(MIN_RETRY_SECONDS * load.rate, over)
+        room = self._seconds_until(size, self.max_wait_seconds, least, ahead, arriving, load)
+        retry = self._return_seconds(size, room, load)
         limit = f"the longest wait is {self.max_wait_seconds:g} s (BERT_MAX_WAIT_SECONDS)"
         if over > 0:
             limit = f"the queue holds {load.queued} of at most {load.capacity} tokens (BERT_MAX_WAITING_TOKENS)"
@@ -121,8 +124,8 @@ class WaitLimit:
 
     def _seconds_until(
         self, size: int, longest: float, least: float, ahead: int, arriving: Arrivals, load: QueueLoad
-    ) -> int:
-        """Whole seconds until a request of `size` is admitted if no other arrives, after `least` tokens or more.
+    ) -> float:
+        """Seconds until a request of `size` is admitted if no other arrives, after `least` tokens or more.
 
         That is when it would wait for `longest` at most, or when all that is queued drains soon enough.
         """
@@ -131,20 +134,22 @@ class WaitLimit:
         wanted = int(max(0.0, longest * load.rate - expected) * share)
         drained = load.queued + size - SURE_SHARE * longest * load.rate
         tokens = min(self.fair.tokens_until(size, wanted, least), max(least, drained))
-        return math.ceil((tokens + load.budget) / load.rate)
+        return (tokens + load.budget) / load.rate
 
-    def _return_seconds(self, size: int, load: QueueLoad) -> float:
-        """When a refused request may return: after the others that were refused, as fast as the device serves them.
+    def _return_seconds(self, size: int, room: float, load: QueueLoad) -> int:
+        """When a refused request may return, in whole seconds: `room` seconds, and those of what was refused before it.
 
-        Within RETURN_DRAINS times the time in which the queue drains: where more are refused, they are spread over it.
+        Within RETURN_DRAINS times the time in which the queue drains, or that of RETURN_REQUESTS such requests if it is
+        longer: if more are refused, they are spread over it.
         """
         self._refused += 1
-        longest = RETURN_DRAINS * load.queued / load.rate
-        seconds = max(MIN_RETRY_SECONDS, self._returns_until - load.now)
-        if seconds > longest:
-            return longest * (self._refused * GOLDEN_RATIO % 1.0)
-        self._returns_until = load.now + seconds + size / load.rate
-        return seconds
+        longest = max(RETURN_DRAINS * load.queued, RETURN_REQUESTS * size) / load.rate
+        before = max(0.0, self._returns_until - load.now)
+        if room + before > longest:
+            before = max(0.0, longest - room) * (self._refused * GOLDEN_RATIO % 1.0)
+        else:
+            self._returns_until = load.now + before + size / load.rate
+        return math.ceil(room + before)
 
 
 def fitting(inputs: int, share: float) -> str:

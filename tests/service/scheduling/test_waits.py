@@ -240,3 +240,20 @@ def test_every_admitted_request_ends_or_expires_and_the_tokens_add_up(
         assert [one.retry_at is not None, one.ended is not None, one.expired].count(True) == 1
     assert (queue.tokens, queue.reserved, queue.oldest, device.requests) == (0, 0, None, {})
     assert FOREVER > device.busy_seconds * 100.0 >= sum(one.size for one in arrivals if one.ended) - 1e-6
+
+
+@pytest.mark.parametrize("rate", [0.5 * RATE, RATE, 5 * RATE])
+def test_most_clients_whose_requests_fill_the_queue_succeed_when_they_retry_as_told(rate: float) -> None:
+    queue = make_queue(token_budget=BUDGET, max_tokens=80_000, max_wait_seconds=LIMIT, tokens_per_second=rate)
+    device, tries, served = Simulation(queue, rate), [(0.0, client, 0) for client in range(24)], 0
+    while tries:
+        at, client, failed = heapq.heappop(tries)
+        while device.queue.oldest is not None and device.now < at:
+            device.run_batch()
+        device.now = max(device.now, at)
+        one = Arrival(device.now, [60] * 1000)
+        if device.admit(one):
+            served += 1
+        elif failed < 2:
+            heapq.heappush(tries, (one.retry_at or 0.0, client, failed + 1))
+    assert served >= 18
