@@ -103,7 +103,7 @@ class Recipe:
     device: str
     precision: str
     fast_int8: bool  # of this processor; what precision `auto` depends on, False for others
-    fast_bf16: bool  # as `fast_int8`, of this processor and this installation
+    bf16_on: str  # as `fast_int8`, the processor on which the export measures bf16; empty where it cannot run
     exporter: str = f"{version('packbert')}, format {FORMAT}"
 
     @property

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from packbert.model_export.artifact.cpu import BF16, has_fast_int8, why_bf16_unavailable
+from packbert.model_export.artifact.cpu import BF16, has_fast_int8, processor_name, why_bf16_unavailable
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.artifact import ManifestError, available
 from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
@@ -205,7 +205,7 @@ def _recipe(source: Source, digest: str, wanted: Wanted) -> Recipe:
         device=device,
         precision=precision,
         fast_int8=chooses and has_fast_int8(),
-        fast_bf16=chooses and not why_bf16_unavailable(),
+        bf16_on=processor_name() if chooses and not why_bf16_unavailable() else "",
     )
 
 

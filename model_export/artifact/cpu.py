@@ -1,14 +1,14 @@
-"""This processor: what it is fast in, its signature; the float state of a thread, and malloc_trim."""
+"""This processor: what it is fast in, its name and signature; the float state of a thread, and malloc_trim."""
 
 import ctypes
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-FAST_BF16 = {"avx512_bf16", "amx_bf16"}  # with these a bf16 product is faster than one in fp32
+BF16_FLAGS = {"avx512_bf16", "amx_bf16"}  # of processors that have products in bf16
 BF16, BF16_RUNTIME = "bf16", "openvino"  # a precision, and the package that runs it
 M_ARENA_MAX = -8  # of mallopt
 VECTOR_UNITS = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "bf16", "i8mm", "sve"}
@@ -20,6 +20,15 @@ def cpu_signature(onnxruntime: str) -> str:
     return f"{platform.machine()} with {vectors}, ONNX Runtime {onnxruntime}"
 
 
+def processor_name() -> str:
+    """As the system states it; the architecture where it does not."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def has_fast_int8() -> bool:
     """Whether int8 is faster than fp32 here: with AVX2 alone 1.6 times (BERT-base); VNNI and AMX come with AVX2."""
     return "avx2" in _flags()
@@ -27,7 +36,7 @@ def has_fast_int8() -> bool:
 
 def why_bf16_unavailable() -> str:
     """Why this machine cannot run bf16, with the way out; empty where it can. Imports nothing."""
-    if not FAST_BF16 & _flags():
+    if not BF16_FLAGS & _flags():
         return "this processor has neither AVX512-BF16 nor AMX, which bf16 needs: use fp32 or int8"
     if find_spec(BF16_RUNTIME) is None:
         return (

@@ -86,11 +86,15 @@ class Graph(Protocol):
 
 
 class OrtGraph:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, as_served: bool = False) -> None:
+        """`as_served`: faster than otherwise, with a copy of the weights in memory."""
         options = ort.SessionOptions()
-        options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
-        # a small model waits more than it runs
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if as_served:
+            options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        else:
+            options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped
+            # a small model waits more than it runs
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = {one.name for one in self._session.get_inputs()}
 

@@ -1,5 +1,7 @@
 """Compares a written graph with the reference: answers, vectors, attention."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
 from packbert.model_export.errors import PrecisionError
 from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.verification.activations import Doubles
-from packbert.model_export.verification.on_cpu import Graph, OrtGraph, open_graph
+from packbert.model_export.verification.on_cpu import Bf16Graph, Graph, OrtGraph, open_graph
 from packbert.model_export.verification.reference import Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
@@ -37,6 +39,8 @@ TOP_K = 3
 VECTORS = ("cls", "mean", "sentence")  # outputs whose smallest cosine to the reference is recorded
 OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse_logits")  # outputs
 HARD_WORDS = 16  # of the texts of one word those with the shortest means are compared, and as many others
+TIMED_TEXTS, TIMED_TOKENS, TIMED_ROUNDS = 8, 128, 4  # texts, tokens of each; the first round warms up
+MAX_TIMED_SECONDS = 20.0  # after which no round begins
 SPARSE_TOKENS = 31  # sparse vectors are compared for texts of so many tokens: [tokens, vocabulary] stays small
 
 Ids = NDArray[np.int32]
@@ -124,6 +128,20 @@ def verify(
         encoder, OrtGraph(folder / ATTENTION), expected, precision, layout
     )
     return errors
+
+
+def measure_speeds(folder: Path, expected: Expected, layout: str) -> dict[str, float]:
+    """Tokens a second on this machine of the bf16 artifact in `folder`, by precision: its graph also runs in fp32."""
+    length = min(TIMED_TOKENS, max(map(len, expected.sequences)))
+    ids = np.resize(np.concatenate(expected.sequences), (TIMED_TEXTS, length))
+    graphs: dict[str, Graph] = {BF16: Bf16Graph(folder / MODEL), "fp32": OrtGraph(folder / MODEL, as_served=True)}
+    best = dict.fromkeys(graphs, math.inf)
+    for _ in range(TIMED_ROUNDS):
+        for name, graph in graphs.items():
+            began = time.perf_counter()
+            _rows(graph, expected, list(ids), layout, outputs=frozenset({"cls"}))
+            best[name] = min(best[name], time.perf_counter() - began)
+    return {name: ids.size / seconds for name, seconds in best.items()}
 
 
 def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str, float]:

@@ -24,7 +24,7 @@ from tests.service.model_cache.helpers import (
     wait_until_terminated,
 )
 
-RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
+RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, bf16_on="")
 SERVICE = "from packbert.service.__main__ import run; import sys; run(sys.argv[1:])"
 
 

@@ -52,7 +52,7 @@ def test_the_next_start_believes_the_digest_while_the_files_are_unchanged(copied
     assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
     known = Cache(cache).recall(str(checkpoint))
     Cache(cache).remember(str(checkpoint), digest="another", files=known["files"])
-    other = Recipe(digest="another", name="my-bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
+    other = Recipe(digest="another", name="my-bert", device="cpu", precision="fp32", fast_int8=False, bf16_on="")
     artifact.rename(Cache(cache).artifact(other))
     assert prepare_artifact(wanted(checkpoint), Cache(cache)) == Cache(cache).artifact(other)  # no file was read
 
