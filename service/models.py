@@ -9,7 +9,8 @@ from typing import Any
 from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.backend import Backend
 from packbert.service.errors import SHUTTING_DOWN, Conflict, Invalid, NotFound, Unavailable
-from packbert.service.settings import NamedModel, SettingsError, named_models
+from packbert.service.model_names import NamedModel
+from packbert.service.settings import SettingsError, named_models
 
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to

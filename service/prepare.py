@@ -113,17 +113,33 @@ class Wanted:
     precision: str | None  # None: of an artifact its own, of a checkpoint fp32
 
 
+def find_model(model: str, precision: str | None) -> Path | Source:
+    """The artifact's folder, or the checkpoint: nothing is downloaded.
+
+    Raises ModelError where `model` is neither, ManifestError for an artifact that is damaged or of another precision.
+    """
+    if available(folder := Path(model).expanduser()):
+        _check_precision(folder, precision)
+        return folder
+    if precision == BF16 and (fault := why_bf16_unavailable()):
+        raise ModelError(f"BERT_PRECISION is bf16, but {fault}")
+    return find_source(model)
+
+
+def is_hub_id(settings: Settings) -> bool:
+    """Of BERT_MODEL. As the key of a sort: all are checked before the first is downloaded. Raises as `find_model`."""
+    source = find_model(settings.model, settings.stated_precision) if settings.model is not None else None
+    return isinstance(source, Source) and source.folder is None
+
+
 def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
     """The folder of the artifact. Two processes at once export once; the second one waits.
 
-    Raises ModelError where the model cannot be had, ManifestError for an artifact of another precision.
+    Raises ModelError where the model cannot be had, and as `find_model`.
     """
-    if available(folder := Path(wanted.model).expanduser()):
-        _check_precision(folder, wanted.precision)
-        return folder
-    if wanted.precision == BF16 and (fault := why_bf16_unavailable()):
-        raise ModelError(f"BERT_PRECISION is bf16, but {fault}")
-    source = find_source(wanted.model)
+    source = find_model(wanted.model, wanted.precision)
+    if isinstance(source, Path):
+        return source
     known = cache.recall(source.title)
     digest = known.get("digest", "") if source.folder is None or _is_unchanged(source.folder, known) else ""
     found = cache.find(_recipe(source, digest, wanted))
@@ -144,8 +160,7 @@ def prepare_model(settings: Settings, device: str) -> tuple[Path, Cache]:
         cache = Cache(settings.cache_folder)
     except RuntimeError as error:
         raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
-    precision = settings.precision if "precision" in settings.model_fields_set else None
-    wanted = Wanted(model=settings.model, device=device, precision=precision)
+    wanted = Wanted(model=settings.model, device=device, precision=settings.stated_precision)
     return prepare_artifact(wanted, cache), cache
 
 

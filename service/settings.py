@@ -1,10 +1,9 @@
 """The settings: BERT_* environment variables, read and checked once."""
 
 import difflib
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, PrivateAttr, Valida
 from pydantic.fields import FieldInfo
 
 from packbert.model_export.artifact.manifest import read_file
+from packbert.service.model_names import MAX_SHOWN, MODEL_NAME, NamedModel, read_models
 
 PREFIX = "BERT_"
 KEYS = ("api_key", "admin_key")  # they may be empty
@@ -31,28 +31,15 @@ GONE = {  # setting -> what became of it
     "remove the folder sources of BERT_CACHE",
 }
 MAX_KEY_FILE_BYTES = 2**20
-MAX_SHOWN = 80  # characters of a wrong value
+LEAST_ADMIN_KEY = 20  # characters
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
-FORMS = "NAME: MODEL or NAME: {model: MODEL, of: NAME, weight: 0 to 1, shadow: 0 to 1}"  # of BERT_MODELS' file
-MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.:@-]*(/[\w.:@-]+)*", re.ASCII)  # as a part of a path
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
 RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
 
 class SettingsError(Exception):
     """A setting is unknown, unreadable or cannot work; the message names the variable."""
-
-
-class NamedModel(BaseModel):
-    """A model of BERT_MODELS, and its shares of another one's requests."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    model: str = Field(min_length=1)
-    of: str = ""  # the name of that other model
-    weight: float = Field(0.0, ge=0, le=1)  # that this one answers
-    shadow: float = Field(0.0, ge=0, le=1)  # that this one repeats after the answer, for a comparison
 
 
 class Settings(BaseModel):
@@ -216,6 +203,11 @@ class Settings(BaseModel):
         return [key.strip() for key in self.api_key.split(",") if key.strip()]
 
     @property
+    def stated_precision(self) -> str | None:
+        """None: of an artifact its own, of a checkpoint fp32."""
+        return self.precision if "precision" in self.model_fields_set else None
+
+    @property
     def can_swap(self) -> bool:
         """Whether models have names, under which others can take their places."""
         return bool(self.models or self.admin_key)
@@ -264,6 +256,11 @@ class Settings(BaseModel):
                 raise SettingsError(f"BERT_CORS_ORIGINS: {origin!r} is no origin: write https://HOST[:PORT]")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
+        if self.timeout_ms > self.max_timeout_ms:
+            raise SettingsError(
+                f"BERT_TIMEOUT_MS: {self.timeout_ms} is above BERT_MAX_TIMEOUT_MS, which is {self.max_timeout_ms}: "
+                "raise that, or set a shorter one"
+            )
 
     def _check_keys(self) -> None:
         for name in KEYS:
@@ -273,11 +270,17 @@ class Settings(BaseModel):
                 raise SettingsError(f"{PREFIX}{name.upper()}: {fault}: no client can send such a key")
         if self.api_key and not self.api_keys:
             raise SettingsError("BERT_API_KEY: it has commas and no key")
+        keys = self.api_keys
         if self.api_key_file is not None:
             try:
-                read_key_file(self.api_key_file)
+                keys += read_key_file(self.api_key_file)
             except (OSError, SettingsError) as error:
                 raise SettingsError(f"BERT_API_KEY_FILE: {error}") from None
+        if self.admin_key in keys:
+            raise SettingsError("BERT_ADMIN_KEY: it is an API key too, whose clients could swap models: choose another")
+        if 0 < len(self.admin_key) < LEAST_ADMIN_KEY:
+            fault = f"it has {len(self.admin_key)} characters, and at least {LEAST_ADMIN_KEY} are needed"
+            raise SettingsError(f"BERT_ADMIN_KEY: {fault}: choose a longer one, at random")
 
     def _check_model(self) -> None:
         named = [PREFIX + name.upper() for name in ("model", "models", "artifact") if getattr(self, name) is not None]
@@ -289,7 +292,7 @@ class Settings(BaseModel):
         if len(named) > 1:
             also = "" if "BERT_MODELS" in named else "; BERT_MODEL also takes an artifact's folder"
             raise SettingsError(f"{' and '.join(named)} are both set: leave one out{also}")
-        if self.artifact is not None and "precision" in self.model_fields_set:
+        if self.artifact is not None and self.stated_precision is not None:
             raise SettingsError(
                 "BERT_PRECISION is for BERT_MODEL: an artifact has its own; leave it out, or set BERT_MODEL"
             )
@@ -307,75 +310,10 @@ class Settings(BaseModel):
 
 def named_models(settings: Settings) -> dict[str, NamedModel]:
     """The model of each name in BERT_MODELS; a file is read again. Raises SettingsError."""
-    stated, models = settings.models, dict[str, NamedModel]()
-    if stated is None:
-        return models
-    if "=" in stated:
-        where, words = f"BERT_MODELS: {stated[:MAX_SHOWN]}", [word.partition("=") for word in stated.split()]
-        pairs: list[tuple[str, Any]] = [(name, model) for name, _, model in words]
-    else:
-        where, pairs = f"BERT_MODELS: {stated}", _read_model_file(stated)
-    if fault := fault_of_names([name for name, _ in pairs]):
-        raise SettingsError(f"{where}: {fault}; write {FORMS}")
-    for name, model in pairs:
-        if name in models:
-            raise SettingsError(f"{where}: {name} is named twice")
-        try:
-            models[name] = NamedModel.model_validate(model if isinstance(model, dict) else {"model": model})
-        except ValidationError as error:
-            messages = {"extra_forbidden": f"unknown key, known are {', '.join(NamedModel.model_fields)}"}
-            faults = [f"{one['loc'][0]}: {messages.get(one['type'], one['msg'])}" for one in error.errors()]
-            raise SettingsError(f"{where}: {name}: {'; '.join(faults)}; write {FORMS}") from None
-    for name in models:
-        if fault := _fault_of_shares(name, models):
-            raise SettingsError(f"{where}: {name}: {fault}")
-    return models
-
-
-def fault_of_names(names: Sequence[str]) -> str:
-    """Why models that are served together cannot have these names; empty where they can."""
-    for name in names:
-        if not MODEL_NAME.fullmatch(name):
-            return f"{name[:MAX_SHOWN]!r} is no name that fits into a path"
-        if hidden := [one for one in names if name.startswith(f"{one}/")]:
-            return f"{name} begins with {hidden[0]}/, so paths of {hidden[0]} would lead to it: choose another name"
-    return ""
-
-
-def _read_model_file(stated: str) -> list[tuple[str, Any]]:
-    """The names of a file of BERT_MODELS, each with a MODEL or the fields of a NamedModel. Raises SettingsError."""
-    import yaml  # takes 15 ms, which a start without such a file does not need
-
     try:
-        text = read_file(Path(stated), MAX_KEY_FILE_BYTES).decode()
-        root = yaml.compose(text, yaml.BaseLoader)  # whose scalars are all texts: `no` is a name, too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        fault = " ".join(str(error).split())
-        raise SettingsError(f"BERT_MODELS: {stated} is neither NAME=MODEL nor a YAML file: {fault}") from None
-    if not isinstance(root, yaml.MappingNode) or not root.value:
-        raise SettingsError(f"BERT_MODELS: {stated} names no model; write {FORMS}")
-    pairs = []
-    for name, model in root.value:
-        value = model.value
-        if isinstance(model, yaml.MappingNode):
-            value = {str(key.value): one.value for key, one in model.value}
-            if len(value) < len(model.value):
-                raise SettingsError(f"BERT_MODELS: {stated}: {name.value} has a key twice; write {FORMS}")
-        pairs.append((str(name.value), value))
-    return pairs
-
-
-def _fault_of_shares(name: str, models: Mapping[str, NamedModel]) -> str:
-    """Why a model cannot have what it states of another one's requests; empty where it can."""
-    stated = models[name]
-    if not stated.of:
-        fault = "weight and shadow are shares of the requests of another model: name it in of"
-        return fault if stated.weight + stated.shadow else ""
-    if stated.of not in models or models[stated.of].of:
-        others = ", ".join(one for one, its in models.items() if not its.of)
-        return f"of is {stated.of!r}, which is not one of the models without of: {others}"
-    total = math.fsum(one.weight + one.shadow for one in models.values() if one.of == stated.of)
-    return f"the shares of the requests for {stated.of} are {total:g} together: at most 1" if total > 1 else ""
+        return read_models(settings.models) if settings.models is not None else {}
+    except ValueError as error:
+        raise SettingsError(f"BERT_MODELS: {error}") from None
 
 
 def _asks_for_traces(variables: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "uvloop": ("packbert.service.turns",),
     "pydantic": (
         "packbert.service.settings",
+        "packbert.service.model_names",
         "packbert.service.flags",
         "packbert.service.tasks",
         "packbert.service.http",
@@ -42,7 +43,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     ),
     "huggingface_hub": ("packbert.model_export.hub",),
     "ml_dtypes": ("packbert.model_export.weights", "packbert.model_export.torch_pickle"),
-    "yaml": ("packbert.model_export.checkpoint", "packbert.service.settings"),
+    "yaml": ("packbert.model_export.checkpoint", "packbert.service.model_names"),
     "safetensors": ("packbert.model_export.weights",),
     "onnx": ("packbert.model_export.graph", "packbert.model_export.verification"),
     "httpx": ("packbert.service.library.client",),

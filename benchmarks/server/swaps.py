@@ -19,7 +19,8 @@ import httpx
 
 from benchmarks.harness.process import ServiceProcess, resident_mib
 
-KEY = {"authorization": "Bearer benchmark"}
+KEY = "a key of the benchmark"
+ADMIN = {"authorization": f"Bearer {KEY}"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
 REPLY_SECONDS = 120
 QUIET_SECONDS = 2  # before each swap
@@ -31,7 +32,7 @@ def post(service: ServiceProcess, path: str, body: object) -> httpx.Response:
     """Over a new connection, so that any of the API processes answers. Ends with the last lines of a service that gives
     no answer."""
     try:
-        return httpx.post(service.url + path, json=body, headers=KEY, timeout=REPLY_SECONDS)
+        return httpx.post(service.url + path, json=body, headers=ADMIN, timeout=REPLY_SECONDS)
     except httpx.TransportError as error:
         with suppress(subprocess.TimeoutExpired):
             service.process.wait(END_SECONDS)
@@ -71,7 +72,7 @@ def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dic
     known, counts, stop = known_answers(folders), Counter[str](), threading.Event()
     settings = {
         "BERT_MODELS": f"one={folders[0]}",
-        "BERT_ADMIN_KEY": "benchmark",
+        "BERT_ADMIN_KEY": KEY,
         "BERT_API_PROCESSES": str(api_processes),
         "BERT_TOKEN_BUDGET": "256",
     }

@@ -16,7 +16,7 @@ from packbert.model_export.artifact.lifeline import end_with
 from packbert.service.artifact import Artifact, ManifestError, available, open_artifact
 from packbert.service.errors import DeviceError
 from packbert.service.model_cache import Cache
-from packbert.service.prepare import prepare_model
+from packbert.service.prepare import is_hub_id, prepare_model
 from packbert.service.settings import Settings
 from packbert.service.tasks.defaults import describe_defaults
 
@@ -56,7 +56,8 @@ def find_artifact(settings: Settings, prepare: Prepare = prepare_model) -> Artif
 def find_artifacts(models: Sequence[Settings], prepare: Prepare = prepare_model) -> list[ArtifactChoice]:
     """Those of the models of a service, in their order. Raises as `find_artifact`, and DeviceError where they would run
     on different devices."""
-    choices = [find_artifact(one, prepare) for one in models]
+    found = {one: find_artifact(one, prepare) for one in sorted(models, key=is_hub_id)}
+    choices = [found[one] for one in models]
     if len({one.artifact.manifest.device for one in choices}) > 1:
         raise DeviceError("one model would run on the GPU and another on the CPU: set BERT_DEVICE to cpu")
     for reason in [one.degraded for one in choices if one.degraded]:

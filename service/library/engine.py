@@ -20,9 +20,10 @@ from packbert.service.http.dialects import native, rerank, vllm
 from packbert.service.http.validation import validate
 from packbert.service.library.files import Input, estimate_tokens
 from packbert.service.library.job import TASKS, Answers, BulkEngine, Call, as_json, in_order
+from packbert.service.model_names import fault_of_names
 from packbert.service.models import ServedModel
 from packbert.service.observability.metrics import Metrics
-from packbert.service.settings import PREFIX, Settings, SettingsError, fault_of_names
+from packbert.service.settings import PREFIX, Settings, SettingsError
 from packbert.service.tasks.base import as_lists
 from packbert.service.tasks.deadline import DEADLINE, Deadline
 

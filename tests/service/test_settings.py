@@ -88,6 +88,9 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_API_KEY", " ", "BERT_API_KEY: "),
         ("BERT_API_KEY", "sec\x07ret", "BERT_API_KEY: "),
         ("BERT_TOKEN_BUDGET", "300000", "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"),
+        ("BERT_TIMEOUT_MS", "3600001", "BERT_TIMEOUT_MS: 3600001 is above BERT_MAX_TIMEOUT_MS, which is 3600000"),
+        ("BERT_MAX_TIMEOUT_MS", "59999", "BERT_TIMEOUT_MS: 60000 is above BERT_MAX_TIMEOUT_MS, which is 59999"),
+        ("BERT_ADMIN_KEY", "k" * 19, "BERT_ADMIN_KEY: it has 19 characters, and at least 20 are needed"),
     ],
 )
 def test_what_is_unknown_or_wrong_is_named(name: str, value: str, sentence: str) -> None:
@@ -122,6 +125,15 @@ def test_a_start_with_a_gone_setting_ends_with_code_2_and_its_sentence() -> None
     names = {"BERT_MAX_TOP_K": "BERT_MAX_TOP_K", "BERT_UPDATE": "--update"}
     sentences = "; ".join(f"{shown} is no setting any more: {GONE[name]}; unset it" for name, shown in names.items())
     assert finished.stderr == f"packbert serve: {sentences}\n"
+
+
+def test_a_key_for_swaps_is_no_api_key(tmp_path: Path) -> None:
+    key, of_clients = "k" * 20, "BERT_ADMIN_KEY: it is an API key too"
+    (file := tmp_path / "keys").write_text(f"another\n{key}\n")
+    assert Settings.from_environment(GOOD | {"BERT_ADMIN_KEY": key, "BERT_API_KEY": f"{key}x"}).admin_key == key
+    for keys in ({"BERT_API_KEY": f"another, {key}"}, {"BERT_API_KEY_FILE": str(file)}):
+        with pytest.raises(SettingsError, match=of_clients):
+            Settings.from_environment(GOOD | {"BERT_ADMIN_KEY": key} | keys)
 
 
 def test_an_empty_key_is_none() -> None:

@@ -16,7 +16,8 @@ from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import with_own_digests
 from tests.service.polling import until
 
-ADMIN = {"authorization": "Bearer swap"}
+KEY = "a key of the administrator"
+ADMIN = {"authorization": f"Bearer {KEY}"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
 NAMES = ("first", "second", "third")
 MIB = 2**20
@@ -59,7 +60,7 @@ def settings_for(folders: Mapping[str, Path], **more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two API processes"])
 def service(request: pytest.FixtureRequest, folders: Mapping[str, Path]) -> Iterator[httpx.Client]:
-    settings = settings_for(folders, BERT_ADMIN_KEY="swap", BERT_API_PROCESSES=request.param)
+    settings = settings_for(folders, BERT_ADMIN_KEY=KEY, BERT_API_PROCESSES=request.param)
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         yield client
 

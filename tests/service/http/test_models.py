@@ -24,7 +24,8 @@ from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants, with_reversed_golden
 
-ADMIN = {"authorization": "Bearer swap"}
+KEY = "a key of the administrator"
+ADMIN = {"authorization": f"Bearer {KEY}"}
 TEXTS = ["my dog is hairy", "it rains"]
 NAMES = ("first", "second")
 OWN = {"BERT_TOKEN_BUDGET": "256"}  # nothing to measure at a start or a swap
@@ -39,7 +40,7 @@ def folders(exported: Callable[..., Artifact]) -> dict[str, Path]:
 @pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two API processes"])
 def service(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[httpx.Client]:
     stated = " ".join(f"{name}={folder}" for name, folder in folders.items())
-    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": request.param}
+    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": request.param}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         yield client
 
@@ -244,7 +245,7 @@ def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
                 for start in range(0, len(content), 2**20):
                     file.write(content[start : start + 2**20])
 
-    settings = OWN | {"BERT_MODELS": f"one={folders['second']}", "BERT_ADMIN_KEY": "swap"}
+    settings = OWN | {"BERT_MODELS": f"one={folders['second']}", "BERT_ADMIN_KEY": KEY}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
 
         def swap(source: Path) -> httpx.Response:
@@ -267,7 +268,7 @@ def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
 
 def test_neither_good_nor_refused_swaps_take_memory(folders: dict[str, Path], tmp_path: Path) -> None:
     good, wrong = variants(folders["first"], tmp_path)
-    settings = OWN | {"BERT_MODELS": f"one={good[1]}", "BERT_ADMIN_KEY": "swap"}
+    settings = OWN | {"BERT_MODELS": f"one={good[1]}", "BERT_ADMIN_KEY": KEY}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
 
         def swap(source: Path) -> int:
@@ -325,7 +326,7 @@ def test_every_answer_under_swaps_is_wholly_one_models(
 
 
 def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
-    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": "2"}
+    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": "2"}
     with ServiceProcess(settings) as process:
 
         def swap(**more: str) -> Any:
@@ -342,7 +343,7 @@ def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folder
 def test_a_process_that_is_replaced_after_a_swap_has_the_new_model(
     folders: dict[str, Path], alone: dict[str, Any]
 ) -> None:
-    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": "1"}
+    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": "1"}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         body = {"model": "one", "source": str(folders["second"])}
         assert client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"]
@@ -359,7 +360,7 @@ def test_after_a_swap_to_a_copy_the_folder_before_is_not_needed(
     for name in ("before", "after"):
         shutil.copytree(folders["first"], tmp_path / name)
     stated = f"one={tmp_path / 'before'} two={folders['second']}"
-    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": processes}
+    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": processes}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         body = {"model": "one", "source": str(tmp_path / "after")}
         swaps = [client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"] for _ in range(2)]

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
 from benchmarks.harness.process import ServiceProcess
-from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.artifact.manifest import TOKENIZER, Manifest
 from packbert.service.model_cache import Cache, ModelError
 from packbert.service.prepare import prepare_artifact
 from tests.paths import GOLDEN
@@ -107,6 +107,28 @@ def test_a_start_without_the_hub_ends_with_a_code_that_is_restarted(
     ended = fail_to_serve(settings)
     assert ended.returncode == code
     assert f"packbert serve: {REPOSITORY} is not a local folder and could not be downloaded: " in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("second", "fault"),
+    [
+        ("no/such/model", "no/such/model is neither a folder nor a hub id"),
+        ("{folder}", "has no *.safetensors or pytorch_model*.bin file"),
+        ("{artifact}", "tokenizer.json is damaged"),
+    ],
+)
+def test_a_model_that_cannot_be_served_ends_the_start_before_another_is_downloaded(
+    hub: FakeHub, bert_artifact: Path, tmp_path: Path, second: str, fault: str
+) -> None:
+    artifact, folder = shutil.copytree(bert_artifact, tmp_path / "artifact"), tmp_path / "folder"
+    (artifact / "cpu" / TOKENIZER).write_text("{}")
+    folder.mkdir()
+    models = f"first={REPOSITORY} second={second.format(folder=folder, artifact=artifact)}"
+    hub.requests.clear()
+    settings = {"BERT_MODELS": models, "BERT_CACHE": str(tmp_path / "cache")}
+    ended = fail_to_serve(settings | hub.variables(tmp_path / "hub"))
+    assert (ended.returncode, hub.requests) == (2, [])
+    assert fault in ended.stderr
 
 
 @pytest.mark.usefixtures("variables")
