@@ -171,7 +171,7 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = Field("text", description="of every log line")
     access_log: bool = Field(
         False,
-        description="log one line for each response: id, client, method, route, status, bytes, texts, tokens, "
+        description="log one line for each response: id, client, method, route, status, bytes, model, texts, tokens, "
         "milliseconds by stage",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -47,9 +47,8 @@ SPLIT = "(BERT_MAX_BODY_BYTES): split it"
 TIMEOUT = b"x-request-timeout-ms"
 MAX_TIMEOUT_MS = 3_600_000
 log = logging.getLogger("service")
-ASKED: ContextVar[str | None] = ContextVar(
-    "asked", default=None
-)  # the model that a body names; None: that of the route
+# the model that the body names; None: that of the route
+ASKED: ContextVar[str | None] = ContextVar("asked", default=None)
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
 
 
