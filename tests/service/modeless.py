@@ -63,9 +63,11 @@ async def serve(artifact: Path, story: Callable[[Server, int], Awaitable[None]],
     serving = asyncio.create_task(server.serve([listener]))
     while server.backend is None:
         await settle()
-    await story(server, port)
-    server.ended.set()
-    await serving
+    try:
+        await story(server, port)
+    finally:
+        server.ended.set()
+        await serving
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 

@@ -213,9 +213,11 @@ def request(status: int, slices: int = 0, body: bytes = b"") -> bytes:
 @asynccontextmanager
 async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(60):
-        yield reader, writer
-    writer.close()
+    try:
+        async with asyncio.timeout(60):
+            yield reader, writer
+    finally:
+        writer.close()
 
 
 async def settled(server: Server) -> None:
@@ -233,9 +235,9 @@ def test_a_malformed_request_behind_any_answer_is_answered_too_and_ends_its_conn
 ) -> None:
     async def story(server: Server, port: int) -> None:
         found = {}
-        queue: Any = server.backend.queue
+        backend: Any = server.backend
         for status in ANSWERS:
-            queue.refusal = ANSWERS[status][-1]
+            backend.queue.refusal = ANSWERS[status][-1]
             for name, (_, head) in MALFORMED.items():
                 async with connected(port) as (reader, writer):
                     writer.write(request(status, slices) + head)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -56,7 +57,7 @@ def test_a_service_sends_the_whole_trace_of_a_request(processes: int, bert_artif
 def test_spans_and_the_access_log_name_the_model_that_a_request_is_for(bert_artifact: Path) -> None:
     models = {"BERT_MODELS": f"first={bert_artifact} second={bert_artifact}", "BERT_TOKEN_BUDGET": "256"}
     logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
-    asked = {
+    asked: dict[str, list[tuple[str, Any]]] = {
         "first": [("/embed", {"inputs": "a"}), ("/embed", {"inputs": 1, "model": "second"})],  # the body is not read
         "second": [
             ("/embed", {"inputs": "a", "model": "second"}),
