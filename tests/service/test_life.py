@@ -27,7 +27,7 @@ PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 SERVE = ("-m", "packbert", "serve")
 NEVER_LOADS = (
     "import sys, time; from packbert.service.engine.runner import ModelRunner; "
-    f"ModelRunner.open = lambda self: time.sleep({NEVER}); "
+    f"ModelRunner.open = lambda self, folder: time.sleep({NEVER}); "
     "from packbert.service.__main__ import run; run(sys.argv[1:])"
 )
 FIRST, LATER, SWAP = "first start", "later start", "swap"

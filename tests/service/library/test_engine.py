@@ -19,6 +19,7 @@ from packbert.service.errors import Unavailable
 from packbert.service.library.engine import NOT_OPEN
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
+from tests.service.polling import until
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
 LONG = "dog " * 400
@@ -185,7 +186,7 @@ def test_the_threads_of_an_engine_end_with_it(bert_artifact: Path, monkeypatch: 
         engine.wait(engine.embed(TEXTS))
         assert "huge pages" in {one.name for one in {*threading.enumerate()} - before}
         closing.set()
-    assert {*threading.enumerate()} <= before
+    until(lambda: {*threading.enumerate()} <= before, PATIENCE)  # they have been told to end
 
 
 def test_a_failed_load_raises_and_health_says_why(tmp_path: Path, bert_artifact: Path) -> None:
