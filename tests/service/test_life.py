@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.harness.process import free_port
 from packbert.service.http.starting import RETRY_SECONDS
-from tests.service.model_cache.helpers import artifacts_in, copy_checkpoint, start, stop_exporter
+from tests.service.model_cache.helpers import artifacts_in, copy_checkpoint, sigterm_in, start, stop_exporter
 from tests.service.polling import until
 
 PATIENCE = 120.0  # seconds on a busy machine for what takes a few
@@ -27,7 +27,7 @@ PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 SERVE = ("-m", "packbert", "serve")
 NEVER_LOADS = (
     "import sys, time; from packbert.service.engine.runner import ModelRunner; "
-    f"ModelRunner.open = lambda self, folder: time.sleep({NEVER}); "
+    f"ModelRunner.open = lambda *_: time.sleep({NEVER}); "
     "from packbert.service.__main__ import run; run(sys.argv[1:])"
 )
 FIRST, LATER, SWAP = "first start", "later start", "swap"
@@ -60,12 +60,14 @@ class Life:
         return log
 
     def terminate(self, signals: int = 1) -> None:
-        """When it can receive a signal: before, the system's default ends it."""
-        status, mask = Path(f"/proc/{self.process.pid}/status"), 1 << (signal.SIGTERM - 1)
-        until(lambda: bool(int(status.read_text().partition("SigCgt:")[2].split()[0], 16) & mask))
-        for _ in range(signals):
-            self.process.terminate()
+        """When it can receive a signal: before, the system's default ends it. Two signals may be received as one, so
+        the second is repeated until it ends."""
+        until(lambda: sigterm_in("SigCgt", self.process.pid))
+        self.process.terminate()
+        began = time.monotonic()
+        while signals > 1 and self.process.poll() is None and time.monotonic() < began + PATIENCE:
             threading.Event().wait(0.2)
+            self.process.terminate()
 
     def ask(self, path: str, **body: str) -> httpx.Response:
         """Sends a POST where there is a body."""

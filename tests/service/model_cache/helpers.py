@@ -30,11 +30,14 @@ def copy_checkpoint(folder: Path) -> Path:
 
 
 def stop_exporter(process: subprocess.Popen[str]) -> int:
-    """Stops the exporter that a thread of `process` starts as its child, with SIGSTOP; its process id."""
+    """Stops the exporter that a thread of `process` starts as its child, with SIGSTOP; its process id.
+
+    It is stopped when it catches SIGTERM: a thread on a busy machine may take longer to keep it as one that runs.
+    """
     while process.poll() is None:
         for thread in Path(f"/proc/{process.pid}/task").glob("*/children"):
             for child in thread.read_text().split():
-                if b"--parent" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"--parent" in Path(f"/proc/{child}/cmdline").read_bytes() and sigterm_in("SigCgt", int(child)):
                     os.kill(int(child), signal.SIGSTOP)
                     return int(child)
     raise AssertionError(f"{process.args!r} ended without an exporter")
@@ -42,10 +45,15 @@ def stop_exporter(process: subprocess.Popen[str]) -> int:
 
 def wait_until_terminated(exporter: int, process: subprocess.Popen[str]) -> None:
     """Until the stopped exporter has SIGTERM before it or has ended, or the process that started it has ended."""
-    status, mask = Path(f"/proc/{exporter}/status"), 1 << (signal.SIGTERM - 1)
     with suppress(OSError):
-        while process.poll() is None and not int(status.read_text().partition("ShdPnd:")[2].split()[0], 16) & mask:
+        while process.poll() is None and not sigterm_in("ShdPnd", exporter):
             pass
+
+
+def sigterm_in(field: str, process: int) -> bool:
+    """Whether SIGTERM is one of the signals of this field of the process's status."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return bool(int(status.partition(f"{field}:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1))
 
 
 def wanted(model: Path | str, *, precision: str | None = None) -> Wanted:
