@@ -14,6 +14,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "fastapi_offline": ("packbert.service.http",),
     "starlette": ("packbert.service.http", "packbert.service.library.app"),
     "httptools": ("packbert.service.http",),
+    "uvicorn": ("packbert.service.http",),
     "uvloop": ("packbert.service.turns",),
     "pydantic": (
         "packbert.service.settings",

@@ -12,7 +12,7 @@ from typing import Any
 from packbert.service.engine.cpu import available_cores
 
 RESULTS = Path(__file__).parents[1] / "results"
-PACKAGES = ("packbert", "onnxruntime-gpu", "onnxruntime", "numpy", "tokenizers", "torch", "transformers")
+PACKAGES = ("packbert", "onnxruntime-gpu", "onnxruntime", "numpy", "tokenizers", "uvicorn", "torch", "transformers")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
 
 

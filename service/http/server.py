@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import partial
 from types import FrameType
 
+from uvicorn import Config
+
 from packbert.service.address import ListenError, begin_no_connection, notify, wait_until_ready
 from packbert.service.artifact import ManifestError
 from packbert.service.backend import Backend
@@ -37,7 +39,6 @@ from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.series import UNKNOWN
 from packbert.service.prepare import end_exports, exporters
 from packbert.service.settings import Settings
-from packbert.service.turns import new_loop
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
 LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under way, and the requests that follow them
@@ -252,7 +253,7 @@ def run(server: Server, sockets: Sequence[socket.socket]) -> int:
     sys.setswitchinterval(GIL_SWITCH_SECONDS)
     gc.set_threshold(COLLECT_AFTER)
     raise_open_file_limit()
-    runner, stopping = asyncio.Runner(loop_factory=new_loop), list[int]()
+    runner, stopping = asyncio.Runner(loop_factory=Config(server.app, log_config=None).get_loop_factory()), list[int]()
     loop = runner.get_loop()
 
     def on_signal(number: int, _: FrameType | None) -> None:
