@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from packbert.model_export.artifact.cpu import BF16, cpu_signature, has_fast_int8, trim_heap, why_bf16_unavailable
 from packbert.model_export.artifact.manifest import (
@@ -26,6 +25,7 @@ from packbert.model_export.artifact.manifest import (
     files_of,
     sha256,
 )
+from packbert.model_export.artifact.prepack import prepack
 from packbert.model_export.build import PRECISIONS, BuiltModel, build_graph, check_tokenizer_fits
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError, PrecisionError
@@ -37,26 +37,6 @@ from packbert.model_export.token_model import sides
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from packbert.model_export.verification.reference import one_word_texts
 from packbert.model_export.verification.verify import TOLERANCE, Expected, measure_speeds, reference_outputs, verify
-
-
-def prepack(model: Path) -> None:
-    """Replaces `model` and its weights, whose file becomes about twice as large. Raises ExportError on a full disk."""
-    folder = model.with_name("prepacked")
-    folder.mkdir()
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC  # as in the service
-    options.optimized_model_filepath = str(folder / model.name)
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
-    options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
-    try:
-        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Fail as error:
-        reason = "packing weights needs three times their size on the disk; make room, or omit --prepacked"
-        raise ExportError(f"{folder} could not be written: {reason}") from error
-    for name in (WEIGHTS, model.name):
-        (folder / name).replace(model.with_name(name))
-    folder.rmdir()
-
 
 CANARY_LENGTH = 17  # tokens
 SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")
@@ -226,7 +206,7 @@ def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: boo
     """Writes MODEL with its weights, then the graphs that share them."""
     built.graph.save(folder / MODEL, {PREPACKED_FOR: cpu_signature(ort.__version__)} if prepacked else {})
     if prepacked:
-        prepack(folder / MODEL)
+        _replace_by_prepacked(folder / MODEL)
     write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), dtype)
     if built.cut_heads is not None:
         built.cut_heads.save_sharing(folder / HEADS, folder / MODEL)
@@ -248,6 +228,19 @@ def _check_fast(speeds: Mapping[str, float]) -> str:
     if speeds[BF16] <= speeds["fp32"]:
         raise PrecisionError(f"the export measured {found}")
     return f", and the export measured {found}"
+
+
+def _replace_by_prepacked(model: Path) -> None:
+    """Raises ExportError on a full disk."""
+    folder = model.with_name("prepacked")
+    try:
+        prepack(model, folder)
+    except OSError as error:
+        reason = "packing weights needs three times their size on the disk; make room, or omit --prepacked"
+        raise ExportError(f"{folder} could not be written: {reason}") from error
+    for name in (WEIGHTS, model.name):
+        (folder / name).replace(model.with_name(name))
+    folder.rmdir()
 
 
 def _check_supported(precision: str, device: str, *, prepacked: bool) -> None:

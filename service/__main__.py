@@ -4,14 +4,13 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from packbert.model_export.artifact.cpu import use_one_heap
-from packbert.service.address import ListenError, bind_address
+from packbert.service.address import Listener, ListenError, bind_address
 from packbert.service.artifact import ManifestError
 from packbert.service.engine.device import find_artifacts
 from packbert.service.errors import DeviceError
@@ -21,10 +20,12 @@ from packbert.service.model_cache import ModelError
 from packbert.service.observability.start import check_packages
 from packbert.service.prepare import ModelUnavailable
 from packbert.service.settings import Settings, SettingsError, set_variables
+from packbert.service.workers.channel import WORKER
 
 if TYPE_CHECKING:
     from packbert.service.backend import Backend
     from packbert.service.http.starting import Starting
+    from packbert.service.workers.worker import Membership
 
 
 class Stopped(BaseException):
@@ -38,20 +39,15 @@ class Stopped(BaseException):
 def main(words: Sequence[str] = ()) -> int:
     """The exit code: 2 where the settings, the model or the device cannot be used, 1 where the port is taken or the hub
     does not answer: that may pass."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the first process of a container would ignore it
-        signal.signal(number, _stop)
-    try:
-        return _start(words)
-    except Stopped as stopped:
-        print("packbert serve: stopped before it served; nothing half is left", file=sys.stderr)
-        return stopped.code
-
-
-def _start(words: Sequence[str]) -> int:
-    """As `main`. Raises Stopped."""
+    if words and words[0] == WORKER:
+        return _serve_as_worker(words[1])
     given = variables_of(words)
-    set_variables(given)
-    try:
+
+    def report(fault: str) -> None:
+        print(f"packbert serve: {in_flags(fault, given)}", file=sys.stderr)
+
+    def start() -> int:
+        set_variables(given)
         settings = Settings.from_environment()
         check_packages(settings)
         sockets = bind_address(settings.host, settings.port, "BERT_PORT")
@@ -60,10 +56,33 @@ def _start(words: Sequence[str]) -> int:
         configure_logging(settings)
         if settings.can_swap:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end this one
-            use_one_heap()
-        return (_supervise if settings.api_processes else _serve)(settings, sockets)
+        if settings.workers == 1:
+            return _serve(settings, sockets)
+        from packbert.service.workers.supervisor import supervise
+
+        return supervise(settings, sockets, report)
+
+    return _guard(start, report)
+
+
+def _serve_as_worker(argument: str) -> int:
+    from packbert.service.workers.worker import begin_worker
+
+    settings, member = begin_worker(argument)
+    return _guard(lambda: _serve(settings, [member.listener], member), lambda fault: member.tell(fault=fault))
+
+
+def _guard(start: Callable[[], int], report: Callable[[str], None]) -> int:
+    """The exit code of `start`, whose errors are reported. A signal ends it until a server handles signals."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the first process of a container would ignore it
+        signal.signal(number, _stop)
+    try:
+        return start()
+    except Stopped as stopped:
+        report("stopped before it served; nothing half is left")
+        return stopped.code
     except (ListenError, SettingsError, ManifestError, DeviceError, ModelError) as error:
-        print(f"packbert serve: {in_flags(str(error), given)}", file=sys.stderr)
+        report(str(error))
         return 1 if isinstance(error, ListenError | ModelUnavailable) else 2
 
 
@@ -71,50 +90,43 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
     raise Stopped(number)
 
 
-def _serve(settings: Settings, sockets: Sequence[socket.socket]) -> int:
+def _serve(settings: Settings, listeners: Sequence[Listener], member: "Membership | None" = None) -> int:
     """HTTP and the models in this process."""
     from packbert.service.http.server import Server, freeze_libraries, run
     from packbert.service.observability.metrics import Metrics
 
-    metrics = Metrics()
+    if settings.can_swap:
+        use_one_heap()
+    metrics = Metrics(member.name, member.counts) if member else Metrics()
 
     def make(starting: "Starting") -> "Backend":
-        choices = find_artifacts(settings.of_each_model(), starting.prepare)
+        swapped = member.models if member else {}
+        choices = find_artifacts(settings.of_each_model(swapped), starting.prepare)
         from packbert.service.engine.local_backend import make_backend
 
         freeze_libraries()
         return make_backend(settings, choices, metrics)
 
-    server = Server(settings, metrics, lambda starting: asyncio.to_thread(make, starting))
-    code = run(server, sockets)
+    server = Server(settings, metrics, lambda starting: asyncio.to_thread(make, starting), member)
+    code = run(server, listeners)
     if server.backend is None and code != 1:
         raise Stopped(signal.SIGINT if code else signal.SIGTERM)
     return code
-
-
-def _supervise(settings: Settings, sockets: Sequence[socket.socket]) -> int:
-    """HTTP and the models in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
-    from packbert.service.workers.supervisor import supervise
-
-    for probe in sockets:  # each API worker has one of its own
-        probe.close()
-    choices = find_artifacts(settings.of_each_model())
-    return supervise(settings, [one.artifact for one in choices], degraded=choices[0].degraded)
 
 
 def run_bulk(words: Sequence[str]) -> NoReturn:
     """`packbert bulk`."""
     from packbert.service.library.bulk_command import main as answer_file
 
-    _end(answer_file(words))
+    end(answer_file(words))
 
 
 def run(words: Sequence[str]) -> NoReturn:
     """`packbert serve`."""
-    _end(main(words))
+    end(main(words))
 
 
-def _end(code: int) -> NoReturn:
+def end(code: int) -> NoReturn:
     """Ends the process at once, so that a run that hangs cannot keep it."""
     logging.shutdown()
     sys.stdout.flush()

@@ -8,11 +8,23 @@ import struct
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any, Protocol
 
 BACKLOG = 2048  # connections that wait in the system to be accepted
 SO_ATTACH_FILTER = 26  # of Linux; the socket module does not have it
 # load the flags of the TCP header; drop a segment that has SYN; pass all others (code, jump if true, jump if false, k)
 DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+
+
+class Listener(Protocol):
+    """What connections are accepted from: a listening socket, or what a supervisor hands to a worker."""
+
+    def fileno(self) -> int: ...
+    def getsockname(self) -> Any: ...
+    def listen(self, backlog: int, /) -> None: ...
+    def setblocking(self, flag: bool, /) -> None: ...
+    def accept(self) -> tuple[socket.socket, Any]: ...
+    def close(self) -> None: ...
 
 
 class ListenError(Exception):
@@ -69,7 +81,7 @@ log = logging.getLogger("service")
 
 async def wait_until_ready(ready: Callable[[], Awaitable[str]]) -> None:
     """Until `ready` returns no reason against it."""
-    while await ready():  # noqa: ASYNC110 - readiness is asked for, also of the engine process
+    while await ready():  # noqa: ASYNC110 - readiness is asked for
         await asyncio.sleep(INTERVAL_SECONDS)
 
 

@@ -14,11 +14,11 @@ from packbert.service.artifact import Artifact
 from packbert.service.errors import SHUTTING_DOWN, Unavailable
 from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.start import start_tracing
+from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import BULK_SHARE
-from packbert.service.scheduling.request import InferenceQueue
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import Limits, Tasks
-from packbert.service.tasks.defaults import embedding_defaults, root_task
+from packbert.service.tasks.defaults import embedding_defaults, root_task, scorer
+from packbert.service.tasks.flow import Limits, Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full
 class Backend(ABC):
     """Base class: `open` loads it, `admit` lets one request in, `drain` and `close` end it."""
 
-    announces = True  # of a service with several processes, one says that it is ready
     source = ""  # of its artifact, where it can be swapped: a hub id, a checkpoint's folder or an artifact
-    queue: InferenceQueue  # set before `_serve_tasks`
+    queue: Batcher  # set before `_serve_tasks`
     _tasks: Tasks  # when it is open
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
@@ -63,7 +62,8 @@ class Backend(ABC):
         """
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
-        self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
+        if self.queue.queue.held or self.queue.queue.closed:  # an empty queue takes any request
+            self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
         return self._tasks
 
     @contextmanager
@@ -141,6 +141,6 @@ class Backend(ABC):
             queue=self.queue,
             limits=limits,
             embedding=embedding_defaults(manifest, settings),
-            rerank_by_cosine=settings.rerank == "cosine",
+            scorer=scorer(manifest, by_cosine=settings.rerank == "cosine"),
             root_task=root_task(manifest, settings),
         )

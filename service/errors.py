@@ -83,12 +83,6 @@ class Invalid(ServiceError):
     status, code = 422, "invalid"
 
 
-class Conflict(Invalid):
-    """Valid at another time."""
-
-    status = 409
-
-
 class Overloaded(ServiceError):
     """Nothing of the request was computed; it may be sent again after `retry_after` seconds."""
 

@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("max_connections", "client_timeout_seconds", "timeout_ms", "max_timeout_ms"),
         *("linger_seconds", "drain_seconds", "run_timeout_seconds"),
     ),
-    "speed": ("api_processes", "threads", "token_budget", "share_weights", "memory_limit"),
+    "speed": ("workers", "threads", "token_budget", "memory_limit"),
     "logs": ("log_format", "access_log", "log_level"),
 }
 WITHOUT_FLAG = KEYS  # all users of the machine can read a command line
@@ -50,7 +50,7 @@ NOTE = (
 )
 EXAMPLES = (
     "packbert serve google-bert/bert-base-chinese --precision auto",
-    "packbert serve ./my-checkpoint --host 0.0.0.0 --port 9000 --api-processes 2",
+    "packbert serve ./my-checkpoint --host 0.0.0.0 --port 9000 --workers 2",
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from packbert.service.settings import Settings
-from packbert.service.trace_context import current_trace_id
+from packbert.service.turns import current_trace_id
 
 ACCESS = logging.getLogger("service.access")
 NAMES = {"levelname": "level", "name": "logger"}  # of a record's attributes in JSON

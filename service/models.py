@@ -3,19 +3,28 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.backend import Backend
-from packbert.service.errors import SHUTTING_DOWN, Conflict, Invalid, NotFound, Unavailable
+from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from packbert.service.model_names import NamedModel
 from packbert.service.settings import SettingsError, named_models
 
 log = logging.getLogger("service")
-# of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
-# swap: otherwise the source is that of the first one; raises where it cannot be served
-MakeBackend = Callable[[str, str, Backend, bool], Backend]
+# of a name, its source (a hub id or a folder) and a backend of the same process; raises where it cannot be served
+MakeBackend = Callable[[str, str, Backend], Backend]
+
+
+Swapped = tuple[str, bool]  # the digest of what answers, and whether it is another one than before
+# calls a swap of a model when its turn has come
+TakeTurn = Callable[["ServedModel", Callable[[], Awaitable[Swapped]]], Awaitable[Swapped]]
+
+
+def _at_once(_: "ServedModel", swap: Callable[[], Awaitable[Swapped]]) -> Awaitable[Swapped]:
+    return swap()
 
 
 class ServedModel(Backend):
@@ -25,6 +34,7 @@ class ServedModel(Backend):
     """
 
     group: "dict[str, ServedModel]"
+    take_turn: TakeTurn = staticmethod(_at_once)  # of the workers of a service
     shares: "Sequence[tuple[ServedModel, NamedModel]]" = ()  # the models that answer or repeat some of its requests
     repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last one
 
@@ -32,14 +42,13 @@ class ServedModel(Backend):
         """Without that of Backend: it has no tokenizer and no tasks of its own. `source`: see MakeBackend."""
         self.settings = current.settings
         self.metrics, self.tracing = current.metrics, current.tracing
-        self.announces = current.announces
         self.leaving = self.draining = False
         self.name, self.group, self._make = current.artifact.manifest.name, group, make
         current.source = source
         group[self.name] = self
         self._point_to(current)
         self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
-        self._swaps: set[asyncio.Future[bool]] = set()  # that requests wait for
+        self._swaps: set[asyncio.Future[Swapped]] = set()  # that requests wait for
 
     def find(self, name: str) -> "ServedModel":
         """Raises NotFound, unless there is only one model: then it has any name."""
@@ -58,16 +67,12 @@ class ServedModel(Backend):
             if len(self.group) == 1:
                 raise
 
-    async def swap(self, source: str = "", *, leads: bool = True, waits: bool = True) -> bool:
-        """As `_swap`. Raises Unavailable as soon as the service drains, as a load cannot be interrupted, and Conflict
-        during another swap of the model, unless it `waits` for that."""
+    async def swap(self, source: str = "") -> Swapped:
+        """As `_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a
+        load cannot be interrupted."""
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
-        if self._swaps and not waits:
-            self.metrics.swapped(self.name, "refused")
-            fault = f"another swap of {self.name} is under way: send this one when it has ended"
-            raise Conflict(fault, code="swapping")
-        swapping = asyncio.shield(asyncio.ensure_future(self._swap(source, leads=leads)))
+        swapping = asyncio.shield(asyncio.ensure_future(self.take_turn(self, partial(self._swap, source))))
         self._swaps.add(swapping)
         try:
             return await swapping
@@ -78,34 +83,43 @@ class ServedModel(Backend):
         finally:
             self._swaps.discard(swapping)
 
-    async def _swap(self, source: str, *, leads: bool) -> bool:
-        """Whether another artifact answers now, that of `source` or of the same place as before; a copy is another one.
+    async def follow(self, folder: str, source: str) -> None:
+        """Takes over what another worker of the service has swapped: the artifact in `folder`, which is of `source`.
 
-        It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
-        `leads` it is what answers in another process already. A swap during the start waits for the start of its model.
-        Raises Invalid where it cannot be served, and Unavailable where the service ends: nothing has changed.
+        Raises as `swap`.
         """
+        await self._swap(folder, counts=False)
+        self.current.source = source
+
+    async def _swap(self, source: str, *, counts: bool = True) -> Swapped:
+        """Lets the artifact of `source`, or of the same place as before, answer; a copy is another one.
+
+        It is loaded and tested beside the one that answers, which is closed when its last request has ended. A swap
+        during the start waits for the start of its model. `counts`: in the metrics. Raises Invalid where it cannot be
+        served, and Unavailable where the service ends: nothing has changed.
+        """
+        count = self.metrics.swapped if counts else lambda *_: None
         await self._opened.wait()
         async with self._swapping:
             old, fault = self.current, ""
             source = source or old.source
             try:
-                new = await self._open_another(source, leads)
+                new = await self._open_another(source)
             except Unavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - the swap is refused, and the old model answers
                 fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
             if fault:
-                self.metrics.swapped(self.name, "refused")
+                count(self.name, "refused")
                 log.warning("%s", fault)
                 await asyncio.to_thread(_give_back)
                 raise Invalid(fault, code="artifact")
             if new is None:
-                self.metrics.swapped(self.name, "unchanged")
-                return False
+                count(self.name, "unchanged")
+                return old.artifact.digest, False
             new.source = new.source or source
             self._point_to(new)
-            self.metrics.swapped(self.name, "swapped")
+            count(self.name, "swapped")
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
             old.unused.clear()
             if old.users:
@@ -113,11 +127,11 @@ class ServedModel(Backend):
             await old.close()
             del old
             await asyncio.to_thread(_give_back)
-            return True
+            return new.artifact.digest, True
 
-    async def _open_another(self, source: str, leads: bool) -> Backend | None:
+    async def _open_another(self, source: str) -> Backend | None:
         """The backend of `source`; None where its artifact answers already. Raises what making and opening raise."""
-        new = await asyncio.to_thread(self._make, self.name, source, self.current, leads)
+        new = await asyncio.to_thread(self._make, self.name, source, self.current)
         if new.artifact == self.current.artifact:
             return None
         try:
@@ -140,22 +154,22 @@ class ServedModel(Backend):
             found = [(self.group[other], one) for other, one in named.items() if one.of == name and other in self.group]
             model.shares = [(other, one) for other, one in found if one.weight or one.shadow]
 
-    async def reload(self) -> None:
-        """Takes the shares in the file of BERT_MODELS; of several processes the first swaps the models that changed."""
+    async def reload(self, *, swaps: bool = True) -> None:
+        """Takes the shares in the file of BERT_MODELS; with `swaps` swaps the models that changed."""
         try:
             named = named_models(self.settings)
         except SettingsError as error:
             log.error("nothing is swapped: %s", error)
             return
         self.share_requests(named)
-        if not self.announces:
+        if not swaps:
             return
         if named and named.keys() != self.group.keys():
             log.warning("models are added and removed by a restart: this service has %s", ", ".join(self.group))
         for name, model in self.group.items():
             source = named[name].model if name in named else ""
             try:
-                log.info("%s: %s", name, "swapped" if await model.swap(source) else "unchanged")
+                log.info("%s: %s", name, "swapped" if (await model.swap(source))[1] else "unchanged")
             except (Invalid, Unavailable):
                 continue  # it is in the log, or the service ends
 

@@ -18,6 +18,7 @@ PREFIX = "BERT_"
 KEYS = ("api_key", "admin_key")  # they may be empty
 ALIASES = ("artifact",)  # second names, which no table lists
 GONE = {  # setting -> what became of it
+    "BERT_API_PROCESSES": "BERT_WORKERS (--workers) is the number of whole services behind one port",
     "BERT_COMPRESS_BYTES": "responses of tasks are not compressed: let a proxy in front do it",
     "BERT_CUDA_ATTENTION": "the export chooses the attention of an artifact for CUDA by the size of its heads",
     "BERT_MAX_ATTENTION": "/attention takes 128 tokens",
@@ -25,6 +26,7 @@ GONE = {  # setting -> what became of it
     "BERT_MAX_HEADER_BYTES": "a request's first line and headers have at most 16384 bytes",
     "BERT_MAX_TOP_K": "a mask gets at most 1000 candidates, a question 1000 answers",
     "BERT_MIN_READ_BYTES_PER_SECOND": "a client has to read 10000 bytes of its response a second",
+    "BERT_SHARE_WEIGHTS": "the workers of a service (BERT_WORKERS) share the weights",
     "BERT_RUNTIME": "ONNX Runtime runs fp32 and int8, OpenVINO runs bf16 (BERT_PRECISION)",
     "BERT_SELF_CHECK_SECONDS": "the self-check runs every 5 seconds, and every 100 batches",
     "BERT_UPDATE": "the hub is asked once for each id: name a newer commit in BERT_MODEL (ORG/NAME@REVISION), or "
@@ -82,16 +84,8 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto uses the GPU if there is one and the artifact folder supports it"
     )
-    api_processes: int = Field(
-        0,
-        ge=0,
-        le=256,
-        description="API workers (HTTP, tokenizing) in front of one engine process; 0: one process does both",
-    )
-    share_weights: bool = Field(
-        False,
-        description="map the weights' file instead of a copy in memory: services on one machine share it, and a change "
-        "of the file in place changes or ends them",
+    workers: int = Field(
+        1, ge=1, le=256, description="whole services behind one port, each with its share of the cores"
     )
     memory_limit: ByteSize | None = Field(
         None,
@@ -100,7 +94,11 @@ class Settings(BaseModel):
     )
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: one per available core")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
-    max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the queue; a request beyond it gets 429")
+    max_waiting_tokens: int = Field(
+        200_000,
+        ge=1,
+        description="tokens in the queue, of a large request those of two batches; a request beyond it gets 429",
+    )
     max_wait_seconds: float = Field(30.0, gt=0, description="estimated wait; a request that would wait longer gets 429")
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
@@ -299,9 +297,14 @@ class Settings(BaseModel):
         if named_models(self) and self.served_model_name is not None:
             raise SettingsError("BERT_SERVED_MODEL_NAME is for one model: BERT_MODELS names each; leave it out")
 
-    def of_each_model(self) -> "list[Settings]":
-        """Those of a service with each of the models alone, the default first. Raises SettingsError."""
-        return [self.of_model(name, one.model) for name, one in named_models(self).items()] or [self]
+    def of_each_model(self, swapped: Mapping[str, tuple[str, str]]) -> "list[Settings]":
+        """Those of a service with each of the models alone, the default first; `swapped` has the folder of the artifact
+        that answers for a name since a swap. Raises SettingsError."""
+        if (named := named_models(self)) or swapped:
+            sources = {name: one.model for name, one in named.items()}
+            sources |= {name: folder for name, (folder, _) in swapped.items()}
+            return [self.of_model(name, source) for name, source in sources.items()]
+        return [self]
 
     def of_model(self, name: str, source: str) -> "Settings":
         """Those of a service with one model alone, a hub id or a folder, which has this name."""

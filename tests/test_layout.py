@@ -15,7 +15,6 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "starlette": ("packbert.service.http", "packbert.service.library.app"),
     "httptools": ("packbert.service.http",),
     "uvicorn": ("packbert.service.http",),
-    "uvloop": ("packbert.service.turns",),
     "pydantic": (
         "packbert.service.settings",
         "packbert.service.model_names",
@@ -28,8 +27,8 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "opentelemetry": ("packbert.service.observability.spans",),
     "pythonjsonlogger": ("packbert.service.logs",),
     "orjson": ("packbert.service.http", "packbert.service.workers"),
-    "msgspec": ("packbert.service.workers",),
     "onnxruntime": (
+        "packbert.model_export.artifact.prepack",
         "packbert.service.engine.session",
         "packbert.model_export.verification",
         "packbert.model_export.export",

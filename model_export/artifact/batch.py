@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ OUTPUTS = {  # output -> what each of its rows belongs to
     **dict.fromkeys(("sparse_places", "sparse_logits"), SPARSE),
     **dict.fromkeys(sorted(LAYER_OUTPUTS), LAYER),
 }
+ASKED_AS = {name: name.removeprefix("mean_") for name in OF_MEANS}  # output of a graph -> what a request names
 WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
 ALL_KINDS = frozenset(OUTPUTS.values())
 ONLY_CLS = np.zeros(1, np.int32)  # the positions selected where [CLS] alone is needed
@@ -118,6 +120,7 @@ class Tokens:
 
 
 ASKED = tuple(one.name for one in fields(Tokens) if one.name not in ("ids", "types"))
+what_is_asked = attrgetter(*ASKED)  # of a sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,12 +146,12 @@ def pack(
     if not sequences:
         raise ValueError("a batch needs at least one sequence")
     if of_means:
-        names = {_asked_as(name): name for name in OF_MEANS}
+        names = {asked: name for name, asked in ASKED_AS.items()}
         sequences = [replace(s, outputs=frozenset(names.get(name, name) for name in s.outputs)) for s in sequences]
     if len(sequences) > 1:
         return _pack(sequences, layout, modes)
     (tokens,) = sequences
-    packed = _pack_zeros(len(tokens), tuple(getattr(tokens, name) for name in ASKED), layout, tuple(modes))
+    packed = _pack_zeros(len(tokens.ids), what_is_asked(tokens), layout, tuple(modes))
     return replace(packed, feeds={**packed.feeds, "ids": tokens.ids, "types": tokens.types}, owners=sequences)
 
 
@@ -181,7 +184,7 @@ def _pack(sequences: Sequence[Tokens], layout: str, modes: Sequence[str]) -> Bat
     if modes:
         feeds |= sentence_feeds(_pooled_tokens(sequences, selected, SENTENCE), modes)
     feeds |= sparse_feeds(_pooled_tokens(sequences, selected, SPARSE)) if SPARSE in spans else NOTHING
-    wanted = frozenset().union(*(s.outputs for s in sequences))
+    wanted = frozenset().union(*[s.outputs for s in sequences])
     if LAYER in spans:
         wanted = (wanted - LAYER_OUTPUTS).union(*(graph_outputs(s.layers) for s in sequences if s.layers))
         spans[LAYER] = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
@@ -201,18 +204,13 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
         spans = {**spans, SPARSE: [next(found) if asks else slice(0) for asks in asked]}
     return [
         {
-            _asked_as(name): layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
+            ASKED_AS.get(name, name): layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
             if name in LAYER_OUTPUTS
             else outputs[name][spans[OUTPUTS[name]][i]]
             for name in tokens.outputs
         }
         for i, tokens in enumerate(batch.owners)
     ]
-
-
-def _asked_as(name: str) -> str:
-    """The output that a request names, for that of a graph."""
-    return name.removeprefix("mean_") if name in OF_MEANS else name
 
 
 def _select_positions(tokens: Tokens, modes: Sequence[str]) -> Ints:
@@ -251,7 +249,7 @@ def _pooled_tokens(sequences: Sequence[Tokens], selected: Sequence[Ints], kind: 
 def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[Feeds, dict[str, list[slice]]]:
     """The selected rows that each head reads, and the rows of each head's output that belong to each sequence."""
     index: dict[str, list[int]] = {kind: [] for kind in (*ALL_KINDS, "mask of target")}
-    spans: dict[str, list[slice]] = {kind: [] for kind in frozenset().union(*(kinds_of(s.outputs) for s in sequences))}
+    spans: dict[str, list[slice]] = {kind: [] for kind in frozenset().union(*[kinds_of(s.outputs) for s in sequences])}
     base = 0
     for i, (tokens, rows) in enumerate(zip(sequences, selected, strict=True)):
         kinds = kinds_of(tokens.outputs)
@@ -274,6 +272,6 @@ def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[
         "token_index": np.array(index[TOKEN], np.int32),
         "mask_index": np.array(index[MASK], np.int32),
         "target_pairs": np.array([index["mask of target"], index[TARGET]], np.int64).T.reshape(-1, 2),
-        "k": np.array([max((s.top_k for s in sequences), default=1)], np.int64),
+        "k": np.array([max([s.top_k for s in sequences], default=1)], np.int64),
     }
     return feeds, spans

@@ -23,7 +23,7 @@ def place(lengths: Sequence[int], row_length: int, alignment: int = ALIGNMENT) -
     """First-fit decreasing under `alignment` and K_BLOCK; returns each sequence's first slot and the number of rows."""
     ends: dict[int, int] = {}  # row -> first free slot, for rows that are not full
     slots, rows = [0] * len(lengths), 0
-    for i in sorted(range(len(lengths)), key=lambda j: -lengths[j]):
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         for row, end in ends.items():  # noqa: B007 - row is read after the loop
             start = _next_start(end, lengths[i], alignment)
             if start + lengths[i] <= row_length:

@@ -80,20 +80,14 @@ class Canary:
     timeout_seconds: float
     on_dead: Callable[[str], None]  # called with the reason when every run fails
     is_wanted: Callable[[], bool] = lambda: True  # False: the model is out of memory, and right when it was there
-    _batches: int = 0
-    _due: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def count_batch(self) -> None:
-        self._batches += 1
-        if self._batches % BATCHES_BETWEEN_CHECKS == 0:
-            self._due.set()
+    due: asyncio.Event = field(default_factory=asyncio.Event)  # set after BATCHES_BETWEEN_CHECKS batches
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), self.interval_seconds)
-            self._due.clear()
+                await asyncio.wait_for(self.due.wait(), self.interval_seconds)
+            self.due.clear()
             if self.is_wanted():
                 await self.check()
 
@@ -101,14 +95,14 @@ class Canary:
         """One canary, past the queue's limits and in a batch of its own."""
         before = self.health.canary
         try:
-            result = await self.batcher.submit_exclusive([self.tokens], timeout_seconds=self.timeout_seconds)
+            (row,) = await self.batcher.submit_exclusive([self.tokens], timeout_seconds=self.timeout_seconds)
         except InferenceFailed as error:
             if self.health.canary_failed(error.message, not_finite=isinstance(error, NotFinite)):
                 self.on_dead(f"every run fails: {error.message}")
         except ServiceError:
             return  # the queue is closed
         else:
-            self.health.canary_answered(float(np.abs(result.rows[0]["cls"][0] - self.vector).max()))
+            self.health.canary_answered(float(np.abs(row["cls"][0] - self.vector).max()))
         why = f"{WRONG} ({self.health.canary}): send the request to another replica"
         self.batcher.suspend(why if self.health.wrong else "")
         if self.health.canary != before:

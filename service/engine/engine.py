@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packbert.model_export.artifact.cpu import BF16
 from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration, golden_tokens
-from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
+from packbert.service.engine.canary import BATCHES_BETWEEN_CHECKS, SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.huge_pages import start_moving
 from packbert.service.engine.info import engine_info
@@ -28,14 +29,15 @@ from packbert.service.errors import SHUTTING_DOWN, DeviceError, Unavailable, loa
 from packbert.service.observability.metrics import Metrics
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.cores import SERIAL, Concurrency
-from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import ModelCost
+from packbert.service.scheduling.queue import BULK_SHARE, RequestQueue
+from packbert.service.scheduling.request import QueuedModel
 from packbert.service.scheduling.watchdog import BatchReport, BusyShare, Watchdog
 from packbert.service.settings import Settings
 
 if TYPE_CHECKING:
     from packbert.service.observability.spans import Tracing
 
+WINDOW_BATCHES = 2  # of a request in the queue, for each batch in flight
 CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes
 PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
@@ -56,8 +58,8 @@ class Device:
     serving: "asyncio.Task[None] | None" = None
     memory_limit: float = math.inf  # bytes, of the models in memory together
     loaded: "dict[ModelEngine, None]" = field(default_factory=dict)  # those in memory, the least recently used first
-    loading: asyncio.Lock = field(default_factory=asyncio.Lock)  # one model at a time, in the order of the batches
-    _left: asyncio.Event = field(default_factory=asyncio.Event)  # a batch has ended
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)  # one model at a time
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)  # that load a model whose requests wait
 
     def fail(self, reason: str) -> None:
         for engine in self.engines:
@@ -69,31 +71,19 @@ class Device:
             log.error("the dispatch loop stopped", exc_info=error)
             self.fail(f"the dispatch loop stopped: {type(error).__name__}")
 
-    async def enter(
-        self, engine: "ModelEngine", is_use: bool = False, is_wanted: Callable[[], bool] = lambda: True
-    ) -> bool:
-        """Waits until the model is in memory, and keeps it there until `leave`; False where it is not wanted any more
-        when its turn to be loaded has come. Raises what loading raises.
+    def want(self, engine: "ModelEngine") -> None:
+        """Requests wait for the model: it is loaded, while the other models answer theirs."""
+        self._tasks.add(task := asyncio.create_task(engine.reload()))
+        task.add_done_callback(self._tasks.discard)
 
-        A model that is opened or checked, but never used, is the first to be put out.
-        """
-        while engine not in self.loaded:
-            async with self.loading:
-                if not is_wanted():
-                    return False
-                if engine not in self.loaded:
-                    await self._load(engine)
-        engine.batches += 1
-        if is_use:
+    def use(self, engine: "ModelEngine") -> None:
+        """The model has run a batch. One that is opened or checked, but never used, is the first to be put out."""
+        if engine in self.loaded:
             del self.loaded[engine]
             self.loaded[engine] = None
-        return True
 
-    def leave(self, engine: "ModelEngine") -> None:
-        engine.batches -= 1
-        self._left.set()
-
-    async def _load(self, engine: "ModelEngine") -> None:
+    async def load(self, engine: "ModelEngine") -> None:
+        """Raises what loading raises."""
         await engine.load(partial(self._make_room, engine))
         await self._make_room(engine)  # the first load has measured what it takes
         self.loaded = {engine: None} | self.loaded
@@ -104,9 +94,6 @@ class Device:
         while self.loaded and engine.memory_bytes + sum(one.memory_bytes for one in self.loaded) > self.memory_limit:
             oldest = next(iter(self.loaded))
             del self.loaded[oldest]
-            while oldest.batches:
-                self._left.clear()
-                await self._left.wait()
             await oldest.put_out()
             self.show(oldest)
 
@@ -132,7 +119,7 @@ class ModelEngine:
     calibration: Calibration | None = None
     opened: bool = False
     memory_bytes: int = 0  # as measured by the first load; before that, the size of its weights
-    batches: int = 0  # that run, and the opening: it stays in memory meanwhile
+    _batches: int = 0  # that it has run
     health: Health = field(init=False)
     runner: ModelRunner = field(init=False)
     batcher: Batcher = field(init=False)
@@ -152,8 +139,9 @@ class ModelEngine:
         limit = self.settings.memory_limit
         device.memory_limit = math.inf if limit is None else limit
         self.runner = self.make_runner(self.artifact, threads, device.concurrency)
-        self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
-        await device.enter(self)
+        self.runner.shared = self.runner.attention.shared = self.runner.layers.shared = self._shared_folder()
+        async with device.loading:
+            await device.load(self)
         assert self.calibration is not None
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
@@ -164,7 +152,6 @@ class ModelEngine:
             self.metrics.observe_queue(device.batchers, provider, degraded=degraded, device_memory=memory)
             device.serving = asyncio.create_task(self.batcher.dispatcher.serve())
             device.serving.add_done_callback(device.on_loop_done)
-        device.leave(self)
         self._checking = asyncio.create_task(self._canary.run())
         await self._canary.check()
         self.opened = True
@@ -231,6 +218,17 @@ class ModelEngine:
             await asyncio.wait(background, timeout=0 if self.health.fault else CLOSE_GRACE_SECONDS)
             self.batcher.fail_all(SHUTTING_DOWN)
         await asyncio.to_thread(self._close_runner)  # it takes 25 to 44 ms for BERT-base
+        self.batcher.dispatcher.batchers.pop(self.batcher.model)
+
+    def _shared_folder(self) -> Path | None:
+        """Where the workers share the weights that ONNX Runtime maps. Raises DeviceError if this user has no home."""
+        settings, manifest = self.settings, self.artifact.manifest
+        if settings.workers == 1 or manifest.device != "cpu" or manifest.precision == BF16:
+            return None
+        try:
+            return settings.cache_folder / "packed"
+        except RuntimeError as error:
+            raise DeviceError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
 
     async def load(self, make_room: Callable[[], Awaitable[None]]) -> None:
         """Opens the sessions; the first time with what a start measures. `make_room` is called when the files are good.
@@ -239,7 +237,7 @@ class ModelEngine:
         """
         if self.calibration is not None and self not in self.device.engines:
             raise Unavailable(SHUTTING_DOWN)
-        began, files = time.monotonic(), own_files(self.artifact, shared=self.settings.share_weights)
+        began, files = time.monotonic(), own_files(self.artifact, self.runner.shared)
         with ExitStack() as stack:
             folder = await asyncio.to_thread(stack.enter_context, files)
             await make_room()
@@ -251,16 +249,32 @@ class ModelEngine:
         self.metrics.loaded(self.artifact.manifest.name, time.monotonic() - began)
 
     async def put_out(self) -> None:
-        """Lets go of the sessions until the next `load`; all else stays."""
+        """Lets go of the sessions until the next `load`, when no batch is in progress; all else stays."""
         if self in self.device.engines:
             self._checking.cancel()  # a check that waits would load it again
             self._checking = asyncio.create_task(self._canary.run())
+            await self.batcher.hold()
         await asyncio.to_thread(self._close_runner)
 
     def _close_runner(self) -> None:
         if self._moving is not None:
             self._moving.join()
         self.runner.close()
+
+    async def reload(self) -> None:
+        """Loads the model again if a request still waits for it; where that fails, its requests get 503 until a canary
+        has been answered."""
+        async with self.device.loading:
+            try:
+                if self not in self.device.loaded:
+                    if not self.batcher.model.aside:
+                        return
+                    await self.device.load(self)
+                self.batcher.release()
+            except Exception as error:  # noqa: BLE001 - whatever loading raises, its requests get it
+                reason = f"the model cannot be loaded: {error}"
+                log.error("%s", reason)
+                self.batcher.suspend(reason, all_requests=True)
 
     def _load(self, folder: Path, files: ExitStack) -> None:
         device, limit = self.artifact.manifest.device, self.device.memory_limit
@@ -295,18 +309,22 @@ class ModelEngine:
         if (beside := next(iter(device.batchers.values()), None)) is None:
             device.tokens_per_second = calibration.tokens_per_second
         scale = device.tokens_per_second / calibration.tokens_per_second
+        batches, most = WINDOW_BATCHES * self.runner.concurrency.max_in_flight, self.settings.max_waiting_tokens
         batcher = Batcher(
             run=self.runner.run,
             queue=beside.queue if beside else self._make_queue(calibration),
             report=self._after_batch,
             concurrency=self.runner.concurrency,
             watchdog=beside.watchdog if beside else self._make_watchdog(),
-            model=ModelCost(scale=scale, budget=scale * calibration.token_budget),
-            enter=partial(device.enter, self) if device.memory_limit < math.inf else None,
-            leave=partial(device.leave, self) if device.memory_limit < math.inf else lambda: None,
+            model=QueuedModel(
+                scale=scale,
+                budget=scale * calibration.token_budget,
+                window=min(batches * calibration.token_budget, int(most * BULK_SHARE)),
+            ),
+            load=partial(device.want, self),
         )
         if beside is not None:
-            batcher.dispatcher = beside.dispatcher
+            batcher.share(beside.dispatcher)
             beside.queue.token_budget = max(beside.queue.token_budget, round(batcher.model.budget))
         if (before := device.batchers.get(name)) is not None:
             batcher.counts, batcher.canaries, batcher.failures = before.counts, before.canaries, before.failures
@@ -345,9 +363,13 @@ class ModelEngine:
 
     def _after_batch(self, report: BatchReport) -> None:
         self.metrics.batch(report)
-        self._canary.count_batch()
+        self._batches += 1
+        if self._batches % BATCHES_BETWEEN_CHECKS == 0:
+            self._canary.due.set()
+        if self.device.memory_limit < math.inf and not report.canary:
+            self.device.use(self)
         if self.tracing is not None:
-            traces = Counter(request.trace for request, _ in report.jobs if request.trace)
+            traces = Counter(chunk.request.trace for chunk, _ in report.jobs if chunk.request.trace)
             size = {"sequences": report.sequences, "tokens": report.tokens}
             self.tracing.record_batch(traces, **size, seconds=report.ran_seconds)
 

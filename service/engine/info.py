@@ -8,8 +8,8 @@ from packbert.model_export.artifact.manifest import CUMULATIVE_LENGTHS, PACKED_R
 from packbert.service.artifact import Artifact
 from packbert.service.engine.session import OpenVinoSession, onnxruntime_version
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import MAX_ATTENTION, MAX_TOP_K
 from packbert.service.tasks.defaults import embedding_defaults, scorer
+from packbert.service.tasks.inputs import MAX_ATTENTION, MAX_TOP_K
 
 CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the layout of the graph
 

@@ -1,7 +1,6 @@
 """The backend of a service in one process: a model engine, its tokenizer and the tasks."""
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ class LocalBackend(Backend):
     ) -> None:
         """`beside`: a backend of the same service, whose device this one shares."""
         super().__init__(artifact, settings, metrics, degraded=degraded, beside=beside)
-        metrics.exemplars = settings.tracing
+        metrics.exemplars = settings.tracing and settings.workers == 1
         device = beside.engine.device if beside else Device()
         self.engine = ModelEngine(
             artifact,
@@ -73,11 +72,12 @@ class LocalBackend(Backend):
 
     def describe(self) -> dict[str, Any]:
         """The content of /info."""
-        return self.engine.info() | {"mask_token": self.tokenizer.mask_token, "api_processes": 0}
+        return self.engine.info() | {"mask_token": self.tokenizer.mask_token, "workers": self.settings.workers}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        state = register_state(self.artifacts, {"": os.getpid()}, await self.default.readiness())
-        return render([state, *self.metrics.registries], accept)
+        await self.metrics.update_workers()
+        state = register_state(self.artifacts, self.metrics.processes, await self.default.readiness())
+        return render([state, self.metrics.registry()], accept)
 
 
 def make_backend(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Backend:
@@ -88,7 +88,7 @@ def make_backend(settings: Settings, choices: Sequence[ArtifactChoice], metrics:
         assert beside is None or isinstance(beside, LocalBackend)
         return LocalBackend(choice.artifact, settings, metrics, degraded=choice.degraded, beside=beside)
 
-    def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:  # noqa: ARG001 - no other process
+    def make_new(name: str, source: str, beside: Backend) -> Backend:
         return make(find_artifact(settings.of_model(name, source)), beside)
 
     first = make(choices[0], None)

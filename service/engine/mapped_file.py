@@ -7,6 +7,7 @@ addresses: ONNX Runtime need not know of it.
 
 import ctypes
 import fcntl
+import hashlib
 import mmap
 import os
 import shutil
@@ -16,11 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
+from packbert.model_export.artifact.cpu import cpu_signature
 from packbert.model_export.artifact.manifest import TOKENIZER, WEIGHTS, sha256
+from packbert.model_export.artifact.prepack import prepack
 from packbert.service.artifact import Artifact
+from packbert.service.engine.session import onnxruntime_version
 from packbert.service.errors import DeviceError
 
 PREFIX = "packbert-"  # of the names of temporary folders
+PACKED = "packed"
 MAPS = Path("/proc/self/maps")  # lines "FIRST-LAST PERMISSIONS OFFSET DEVICE INODE NAME"
 DELETED = " (deleted)"  # after the name of a file that has been removed or replaced since
 BLOCK_BYTES = 4 * 2**20  # copied at a time
@@ -43,14 +48,14 @@ class Mapping:
 
 
 @contextmanager
-def own_files(artifact: Artifact, *, shared: bool) -> Iterator[Path]:
+def own_files(artifact: Artifact, shared: Path | None = None) -> Iterator[Path]:
     """A folder to open the graphs from: a copy that nobody else writes, and whose SHA-256 are those of the manifest.
 
-    `shared`: the artifact's own folder (BERT_SHARE_WEIGHTS). Raises ManifestError, and DeviceError without room for it.
+    `shared`: where the workers of a service share one that stays, see `shared_files`. Raises ManifestError, and
+    DeviceError without room for it.
     """
-    if shared:
-        artifact.manifest.check_files(artifact.folder)
-        yield artifact.folder
+    if shared is not None:
+        yield shared_files(artifact, shared)
         return
     _remove_abandoned()
     with ExitStack() as stack:
@@ -59,13 +64,34 @@ def own_files(artifact: Artifact, *, shared: bool) -> Iterator[Path]:
             _copy_files(artifact, folder, stack)
             yield folder
         except OSError as error:  # `detach_from` raises it too
-            way_out = f"make room in {gettempdir()}, name another folder in TMPDIR, or set BERT_SHARE_WEIGHTS=true"
+            way_out = f"make room in {gettempdir()}, or name another folder in TMPDIR"
             raise DeviceError(f"{artifact.weights} cannot be copied ({error}): {way_out}") from error
 
 
-def detach(artifact: Artifact, folder: Path) -> int:
-    """As `detach_from`, of the weights in the `folder` of `own_files`; 0 for the artifact's own."""
-    return 0 if folder == artifact.folder else detach_from(folder / WEIGHTS)
+def shared_files(artifact: Artifact, parent: Path) -> Path:
+    """The copy in `parent`, with the weights of the model also packed for this processor in its folder PACKED: sessions
+    in several processes map the same memory. The first process makes it, and the others wait for it.
+
+    Raises as `own_files`.
+    """
+    machine = hashlib.sha256(cpu_signature(onnxruntime_version()).encode()).hexdigest()[:8]
+    folder = parent / f"{artifact.digest[:32]}-{machine}"
+    try:
+        if folder.exists():
+            return folder
+        parent.mkdir(parents=True, exist_ok=True)
+        with (parent / f"{folder.name}.lock").open("a") as lock, ExitStack() as stack:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                made = Path(stack.enter_context(TemporaryDirectory(dir=parent)))
+                (made / "copy").mkdir()
+                _copy_files(artifact, made / "copy", stack)
+                prepack(made / "copy" / artifact.model.name, made / "copy" / PACKED)
+                (made / "copy").rename(folder)
+    except OSError as error:
+        way_out = "make room, name another folder in BERT_CACHE, or set BERT_WORKERS to 1"
+        raise DeviceError(f"{artifact.weights} cannot be copied to {parent} ({error}): {way_out}") from error
+    return folder
 
 
 def _copy_files(artifact: Artifact, folder: Path, stack: ExitStack) -> None:

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,9 +24,10 @@ from packbert.model_export.artifact.batch import (
     split,
 )
 from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
+from packbert.model_export.artifact.manifest import WEIGHTS
 from packbert.service.artifact import Artifact, ManifestError
 from packbert.service.engine.calibration import Calibration, measure
-from packbert.service.engine.mapped_file import detach, own_files
+from packbert.service.engine.mapped_file import PACKED, detach_from, own_files
 from packbert.service.engine.session import (
     Session,
     configure_inference_thread,
@@ -46,7 +46,7 @@ class FurtherGraph:
     path: Path  # in the artifact's folder
     purpose: str  # of the requests that need it
     threads: int
-    share_weights: bool = False  # map the weights instead of a copy in this process's memory (BERT_SHARE_WEIGHTS)
+    shared: Path | None = None  # see `own_files`
     _session: Session | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -65,9 +65,10 @@ class FurtherGraph:
     def _read(self) -> Session:
         artifact = self.artifact
         try:
-            with own_files(artifact, shared=self.share_weights) as folder:
+            with own_files(artifact, self.shared) as folder:
                 session = open_session(folder / self.path.name, artifact.manifest, threads=self.threads)
-                detach(artifact, folder)
+                if self.shared is None:
+                    detach_from(folder / WEIGHTS)
                 return session
         except ManifestError as error:
             fault = "the artifact's files have changed since the service started, so it cannot read them for"
@@ -87,12 +88,15 @@ class ModelRunner:
     artifact: Artifact
     threads: int
     concurrency: Concurrency = SERIAL
+    shared: Path | None = None  # see `own_files`
     attention: FurtherGraph = field(init=False)  # the probabilities from the states that `layers` gives
     layers: FurtherGraph = field(init=False)  # the model with the states between its layers as outputs
     provider: str = field(default="", init=False)  # what runs the model: CPU, CUDA or OpenVINO
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)  # on all cores, or on the GPU
     _per_core_session: Session = field(init=False, repr=False)  # on the core of the thread that calls it
+    _of_means: bool = field(init=False, repr=False)  # the classifier of texts reads the mean
+    _limits: dict[str, int] = field(init=False, repr=False)  # input of the graph -> numbers from 0 that its table has
     _device_slots: threading.Semaphore = field(init=False, repr=False)  # batches that run at once, of those in flight
 
     def __post_init__(self) -> None:
@@ -107,7 +111,7 @@ class ModelRunner:
         `own_files`, and what the runtime raises.
         """
         if folder is None:
-            with own_files(self.artifact, shared=False) as own:
+            with own_files(self.artifact, self.shared) as own:
                 return self.open(own)
         concurrency = self.concurrency
         self._threads = ThreadPoolExecutor(
@@ -117,8 +121,12 @@ class ModelRunner:
         counts = (self.threads, 1) if concurrency.per_core else (self.threads,)
         opening = [self._threads.submit(self._open_session, folder, threads) for threads in counts]
         self._session, self._per_core_session = opening[0].result(), opening[-1].result()
-        copied = detach(self.artifact, folder)
-        self.provider = self._session.provider
+        copied = 0 if self.shared is not None else detach_from(folder / WEIGHTS)
+        self.provider, sizes = self._session.provider, self.artifact.manifest.sizes
+        self._of_means = self.artifact.manifest.classifies_mean
+        limits = {"types": max(1, sizes["segments"]), "positions": self.artifact.manifest.max_tokens}
+        limits["ids"] = sizes["vocabulary"]
+        self._limits = {name: limit for name, limit in limits.items() if name in self._session.inputs}
         trim_heap()
         packed_for, this = self._session.prepacked_for, cpu_signature(onnxruntime_version())
         if packed_for and packed_for != this:
@@ -132,8 +140,10 @@ class ModelRunner:
 
     def _open_session(self, folder: Path, threads: int) -> Session:
         side_by_side = self.concurrency.max_in_flight if self.concurrency.per_core and threads == 1 else 1
-        model, manifest = folder / self.artifact.model.name, self.artifact.manifest
-        return open_session(model, manifest, threads=threads, side_by_side=side_by_side)
+        place = folder if self.shared is None else folder / PACKED
+        return open_session(
+            place / self.artifact.model.name, self.artifact.manifest, threads=threads, side_by_side=side_by_side
+        )
 
     def close(self) -> None:
         """Lets go of the graphs, until `open` is called again. Does not wait for a hanging run."""
@@ -155,20 +165,26 @@ class ModelRunner:
         loop = asyncio.get_running_loop()
         if not self.concurrency.per_core:
             return await loop.run_in_executor(self._threads, partial(self.run_sync, sequences, all_cores=all_cores))
-        with translate_out_of_memory():
+        try:
             batch = self._pack(sequences)
             outputs = await loop.run_in_executor(self._threads, self._compute, batch, all_cores)
             rows = _split(batch, outputs)
-            if _asks_attention(batch):
+            if LAYER in batch.spans and _asks_attention(batch):
                 rows = await loop.run_in_executor(self._threads, self._add_attention, batch, rows)
-            return rows, batch
+        except Exception as error:
+            raise_out_of_memory(error)
+            raise
+        return rows, batch
 
     def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
         """As `run`, on the calling thread."""
-        with translate_out_of_memory():
+        try:
             batch = self._pack(sequences)
             rows = _split(batch, self._compute(batch, all_cores))
             return self._add_attention(batch, rows) if _asks_attention(batch) else rows, batch
+        except Exception as error:
+            raise_out_of_memory(error)
+            raise
 
     def run_side_by_side(self, sequences: Sequence[Tokens]) -> int:
         """Runs the batch once on each core at the same time, or once on all cores; returns how often."""
@@ -184,15 +200,11 @@ class ModelRunner:
     def _pack(self, sequences: Sequence[Tokens]) -> Batch:
         """Raises InferenceFailed where an index is outside its table: on a GPU that would be fatal for the process."""
         manifest = self.artifact.manifest
-        batch = pack(sequences, manifest.layout, manifest.embedding.modes, of_means=manifest.classifies_mean)
-        vocabulary = manifest.sizes["vocabulary"]
-        limits = {"types": max(1, manifest.sizes["segments"]), "positions": manifest.max_tokens}
-        read: list[str] = [name for name in ("ids", "types", "positions") if name in self._session.inputs]
-        indices = {name: batch.feeds[name] for name in read}
+        batch = pack(sequences, manifest.layout, manifest.embedding.modes, of_means=self._of_means)
+        indices = [(name, batch.feeds[name], limit) for name, limit in self._limits.items()]
         if batch.feeds["target_pairs"].size:
-            indices["targets"] = batch.feeds["target_pairs"][:, 1]
-        for name, numbers in indices.items():
-            limit = limits.get(name, vocabulary)
+            indices.append(("targets", batch.feeds["target_pairs"][:, 1], manifest.sizes["vocabulary"]))
+        for name, numbers, limit in indices:
             lowest, highest = int(numbers.min()), int(numbers.max())
             if lowest < 0 or highest >= limit:
                 remedy = "its tokenizer.json does not belong to its weights; export the checkpoint again"
@@ -249,24 +261,20 @@ def _asks_attention(batch: Batch) -> bool:
 def _split(batch: Batch, outputs: Sequence[NDArray[np.generic]]) -> list[Row | None]:
     """A row per sequence, None where it is not finite."""
     rows = split(batch, dict(zip(sorted(batch.outputs), outputs, strict=True)))
-    if all(np.isfinite(array).all() for array in outputs):
-        return list(rows)
-    return [_finite(row) for row in rows]
+    for array in outputs:
+        if not np.isfinite(array).all():
+            return [_finite(row) for row in rows]
+    return list(rows)
 
 
 def _finite(row: Row) -> Row | None:
     return row if all(np.isfinite(array).all() for array in row.values()) else None
 
 
-@contextmanager
-def translate_out_of_memory() -> Iterator[None]:
-    """Raises OutOfMemory where memory could not be allocated, and any other error as it is."""
-    try:
-        yield
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise OutOfMemory("the model ran out of memory: send shorter or fewer texts") from error
-        raise
+def raise_out_of_memory(error: Exception) -> None:
+    """Raises OutOfMemory if `error` says that memory could not be allocated."""
+    if is_out_of_memory(error):
+        raise OutOfMemory("the model ran out of memory: send shorter or fewer texts") from error
 
 
 def is_out_of_memory(error: Exception) -> bool:

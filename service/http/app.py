@@ -1,4 +1,4 @@
-"""The FastAPI application: all routes, and the direct way to the task routes."""
+"""The FastAPI application: all routes."""
 
 import asyncio
 import difflib
@@ -14,14 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from packbert.service.backend import Backend
 from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
-from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
-from packbert.service.http.headers import ApiKeys, accepts_coding
+from packbert.service.http.endpoint import TaskEndpoint, TaskFastPath, make_endpoint
+from packbert.service.http.headers import ApiKeys
 from packbert.service.http.models import ADMIN_PATH, PREFIX, add_model_routes, by_name, choosing
 from packbert.service.http.openapi import (
     API_KEY,
@@ -37,9 +37,8 @@ from packbert.service.http.page.routes import open_page
 from packbert.service.http.responses import JSON, json_response
 from packbert.service.http.validation import example_of
 from packbert.service.models import ServedModel
-from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.scrape import OPENMETRICS
-from packbert.service.observability.series import MISDIRECTED, UNKNOWN
+from packbert.service.observability.series import MISDIRECTED
 from packbert.service.tasks.inputs import Status
 
 TASKS = {
@@ -69,7 +68,6 @@ DOCUMENTATION = "/docs"
 # what begins so
 ADMIN_PATHS = (ADMIN_PATH, "/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")
 PROBE_PATHS = ("/health", "/ready")  # on both ports
-OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 MIN_COMPRESSED_BYTES = 1024
 
 
@@ -124,11 +122,11 @@ def _make_app(backend: Backend, keys: ApiKeys, endpoints: dict[str, TaskEndpoint
     )
     own, named_path = {}, f"{PREFIX}{backend.artifact.manifest.name}"
     for path, spec in task_routes(backend).items():
-        chosen = named = spec
+        chosen = named = None
         if isinstance(backend, ServedModel):
             chosen, named = choosing(spec, backend, by_body=path in TASKS), choosing(spec, backend, by_body=False)
-        endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(backend, named, keys)
-        own[path] = make_endpoint(backend, chosen, keys)
+        endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(backend, spec, keys, named)
+        own[path] = make_endpoint(backend, spec, keys, chosen)
     for path, endpoint in own.items():
         endpoints.setdefault(path, endpoint)
     app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
@@ -138,60 +136,6 @@ def _make_app(backend: Backend, keys: ApiKeys, endpoints: dict[str, TaskEndpoint
     if isinstance(backend, ServedModel):
         add_model_routes(app, backend)
     return app
-
-
-class TaskFastPath:
-    """ASGI application in front of `fallback`, the FastAPI application, which declares the same endpoints.
-
-    Through FastAPI's middlewares, router and wrappers a request takes 104 Python calls instead of 32, and 25 us more
-    (null backend, no socket); they do nothing for an endpoint that reads its own bytes.
-    """
-
-    def __init__(self, fallback: ASGIApp, endpoints: Mapping[str, ASGIApp], metrics: Metrics) -> None:
-        self.fallback, self.metrics = fallback, metrics
-        self._endpoints = endpoints
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http":
-            return self.fallback(scope, receive, send)
-        path = scope["path"]
-        endpoint = self._endpoints.get(path) if scope["method"] == "POST" else None
-        if endpoint is None and path.endswith("/") and path != "/":  # answered as without; no redirect: it names a host
-            return self({**scope, "path": path.rstrip("/") or "/"}, receive, send)
-        return (endpoint or self._call_fallback)(scope, receive, send)
-
-    async def _call_fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        own_id = request_id(headers)
-        scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
-        if not accepts_coding(headers.get(b"accept-encoding", b"").decode("latin-1"), "gzip"):
-            # GZipMiddleware finds gzip in `gzip;q=0` too
-            scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
-
-        if scope["method"] == "HEAD":  # the response to HEAD is that to GET; the connection writes no body
-            scope = {**scope, "method": "GET"}
-        status = 0
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", own_id)]
-            await send(message)
-
-        try:
-            await self.fallback(scope, receive, send_with_id)
-        finally:
-            if status:
-                self._count(scope, status)
-
-    def _count(self, scope: Scope, status: int) -> None:
-        """404 and 405 are misdirected requests of tasks; the other responses are those of probes and pages."""
-        if status in MISDIRECTED:
-            self.metrics.refused(UNKNOWN, status, MISDIRECTED[status])
-        else:
-            path = scope["path"] if scope["path"] in self._endpoints else OTHER
-            self.metrics.operational(str(getattr(scope.get("route"), "path", path)), status)
 
 
 def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:

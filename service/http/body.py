@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from packbert.service.errors import BadRequest, TooLarge
 from packbert.service.http import validation
 from packbert.service.settings import PREFIX, Settings
-from packbert.service.tasks.base import MAX_TOP_K
+from packbert.service.tasks.inputs import MAX_TOP_K
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -80,10 +80,9 @@ async def on_thread(step: Callable[[], T]) -> T:
 
 def parse(schema: type[Model], body: bytes, settings: Settings) -> Model:
     """As `validation.parse`. Raises also TooLarge, for more values than a valid body can have."""
-    body = body.removeprefix(codecs.BOM_UTF8)  # RFC 8259 lets a parser ignore it, and clients on Windows write it
     if len(body) <= INLINE_BYTES:
         return validation.parse(schema, body)
-    return validation.validate(schema, decode(body, BodyLimits.of(settings)))
+    return validation.validate(schema, decode(body.removeprefix(codecs.BOM_UTF8), BodyLimits.of(settings)))
 
 
 def decode(body: bytes, limits: BodyLimits) -> Any:

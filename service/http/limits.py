@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
-from packbert.service.address import BACKLOG
+from packbert.service.address import BACKLOG, Listener
 from packbert.service.errors import BuffersFull
 
 BODIES = 8  # of the largest size, which one process holds
@@ -100,7 +100,7 @@ class Acceptor:
 
     def __init__(
         self,
-        listeners: Sequence[socket.socket],
+        listeners: Sequence[Listener],
         make_protocol: Callable[[bool], asyncio.Protocol],
         *,
         most: int,
@@ -150,7 +150,7 @@ class Acceptor:
         if self._opening:
             await asyncio.wait(self._opening)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: Listener) -> None:
         """Those that wait, up to the number and the reserve."""
         for _ in range(ACCEPTS_PER_TURN):
             if self.open >= self.most + self.reserve and not self._give_place(True):

@@ -2,7 +2,6 @@
 
 import hmac
 from collections.abc import Awaitable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from packbert.service.errors import NotFound, Unauthorized
 from packbert.service.http.body import parse
 from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.endpoint import ASKED, TaskRequest
+from packbert.service.http.endpoint import ASKED, Answer, TaskRequest
 from packbert.service.http.headers import REFUSAL, find_key
 from packbert.service.http.responses import json_response
 from packbert.service.http.shares import answer_shared
 from packbert.service.models import ServedModel
-from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.flow import TaskResult, answer_request
 from packbert.service.tasks.inputs import Body
 
 PREFIX, KSERVE = "/models/", "/v2/models/"  # before a model's name
@@ -27,18 +26,18 @@ ADMIN_PATH = "/admin/models"
 MAX_ADMIN_BYTES = 2**12
 
 
-def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
-    """The task of the model that a body names, or of `served`. Its answer says which model it is of."""
+def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> Answer:
+    """The answer of the model that a body names, or of `served`, and which model it is of."""
 
     async def answer(request: Any, model: ServedModel) -> TaskResult:
         backend = model.current
         with backend.answering() as tasks:
             spec.check_head(tasks)
-            result = await spec.run(tasks, request)
+            result = await answer_request(tasks, spec.task, request)
         result.model = backend.artifact.digest
         return result
 
-    def run(_: None, request: Any) -> Awaitable[TaskResult]:
+    def choose(_: Any, request: Any) -> Awaitable[TaskResult]:
         name = getattr(request, "model", None) if by_body else None
         ASKED.set("")
         model = served.find(name) if isinstance(name, str) else served
@@ -47,7 +46,7 @@ def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
             return answer_shared(spec, model, partial(answer, request))
         return answer(request, model)
 
-    return replace(spec, run=run, head="")
+    return choose
 
 
 def by_name(apps: Mapping[str, ASGIApp]) -> ASGIApp:
@@ -83,8 +82,8 @@ def add_model_routes(app: FastAPI, default: ServedModel) -> None:
         content = await body.read_body(MAX_ADMIN_BYTES, "here: send model and source alone")
         asked = parse(SwapRequest, content, default.settings)
         model = default.find(asked.model)
-        swapped = await model.swap(asked.source, waits=False)
-        return json_response({"model": model.name, "digest": model.artifact.digest, "swapped": swapped})
+        digest, swapped = await model.swap(asked.source)
+        return json_response({"model": model.name, "digest": digest, "swapped": swapped})
 
     async def unknown(request: Request) -> Response:
         known = ", ".join(default.group)

@@ -97,7 +97,7 @@ class InfoResponse(BaseModel):
         {}, description="version, source, revision, license and languages of the model; empty where not stated"
     )
     status: str = Field(description="ready, or the reason why not, as in /ready")
-    api_processes: int = Field(description="API workers; 0: HTTP and the model share one process")
+    workers: int = Field(description="whole services behind the port")
     family: str = Field("", examples=["bert"])
     heads: list[str] = Field([], description="the outputs that this model has")
     missing_heads: dict[str, str] = Field({}, description="why an output is missing, by name")

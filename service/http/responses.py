@@ -10,7 +10,8 @@ from fastapi import Response
 from numpy.typing import NDArray
 
 from packbert.service.logs import Fields
-from packbert.service.tasks.base import LongList, LongObject, MadeList, TaskResult
+from packbert.service.tasks.flow import TaskResult
+from packbert.service.tasks.results import LongList, LongObject, MadeList
 from packbert.service.turns import in_turns
 
 Floats = NDArray[np.float32]
@@ -123,34 +124,31 @@ def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
     """server-timing in milliseconds; the digest of a model that can be swapped; the number of truncated inputs if there
     are any; the windows of each text."""
-    tokenize, queue, forward, formatting = result.stage_seconds
     timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % (
-        *(1e3 * tokenize, 1e3 * queue),
-        *(1e3 * forward, 1e3 * formatting),
+        *(1e3 * result.tokenize_seconds, 1e3 * result.queue_seconds),
+        *(1e3 * result.forward_seconds, 1e3 * result.format_seconds),
     )
     headers = [(b"server-timing", timing)]
     if result.model:
         headers.append((MODEL_DIGEST, result.model.encode()))
     if result.truncated:
         headers.append((b"x-truncated-inputs", b"%d" % result.truncated))
-    if result.added:
-        counts = np.bincount(result.owners).tolist()
-        headers.append((b"x-windows", b",".join(b"%d" % count for count in counts)))
+    if result.windows:
+        headers.append((b"x-windows", b",".join(b"%d" % count for count in result.windows)))
     return headers
 
 
 def build_tei_headers(result: TaskResult, seconds: float, device: str) -> list[tuple[bytes, bytes]]:
     """text-embeddings-inference's, of a request that took `seconds`; times in whole milliseconds."""
-    tokenize, queue, forward, _ = result.stage_seconds
     total = b"%d" % (1e3 * seconds)
     return [
         (b"x-compute-type", b"gpu+optimized" if device == "cuda" else b"cpu"),
         (b"x-compute-time", total),
         (b"x-compute-tokens", b"%d" % result.tokens),
         (b"x-total-time", total),
-        (b"x-tokenization-time", b"%d" % (1e3 * tokenize)),
-        (b"x-queue-time", b"%d" % (1e3 * queue)),
-        (b"x-inference-time", b"%d" % (1e3 * forward)),
+        (b"x-tokenization-time", b"%d" % (1e3 * result.tokenize_seconds)),
+        (b"x-queue-time", b"%d" % (1e3 * result.queue_seconds)),
+        (b"x-inference-time", b"%d" % (1e3 * result.forward_seconds)),
     ]
 
 

@@ -6,16 +6,16 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import FrameType
+from typing import Any
 
 from uvicorn import Config
 
-from packbert.service.address import ListenError, begin_no_connection, notify, wait_until_ready
+from packbert.service.address import Listener, ListenError, begin_no_connection, notify, wait_until_ready
 from packbert.service.artifact import ManifestError
 from packbert.service.backend import Backend
 from packbert.service.errors import DeviceError
@@ -57,12 +57,41 @@ MakeBackend = Callable[[Starting], Awaitable[Backend]]
 log = logging.getLogger("service")
 
 
+class Alone:
+    """What the only process of a service does by itself; a worker does it together with its supervisor."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()  # the loop keeps none alive, and a swap that is collected is half
+
+    def begin(self, server: "Server") -> None:  # noqa: ARG002 - a worker follows its supervisor's word on it
+        watch_loop(asyncio.get_running_loop())
+
+    def join(self, models: ServedModel) -> None:
+        """The models are loaded."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: self.start(models.reload()))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self.tasks.discard)
+
+    def announce(self, about: str, settings: Settings) -> None:
+        """Says that the service is ready: in the log, and to a service manager if there is one."""
+        log.info("serving %s", about)
+        if address := settings.notify_socket:
+            notify(address)
+
+    def leave(self, listeners: Sequence[Listener]) -> None:
+        """The listeners close soon."""
+        for listener in listeners:
+            begin_no_connection(listener.fileno())
+
+
 class Server:
     """Answers from the first second to the last: `Starting` until the models are loaded, then their application."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, make: MakeBackend, *, grace_seconds: float = 0.0) -> None:
-        """`make` finds what is to be served. `grace_seconds`: of the load, before the server accepts connections."""
-        self.settings = settings
+    def __init__(self, settings: Settings, metrics: Metrics, make: MakeBackend, member: "Alone | None" = None) -> None:
+        """`make` finds what is to be served."""
+        self.settings, self.metrics, self.member = settings, metrics, member or Alone()
         self.limits = ConnectionLimits(
             client_timeout_seconds=settings.client_timeout_seconds,
             buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
@@ -76,20 +105,19 @@ class Server:
         self.app = allow_origins(self.starting.make_app(self.keys), settings.allowed_origins)
         self.backend: Backend | None = None  # when it is open
         self.code = 0  # of the process
-        self._make, self._grace_seconds = make, grace_seconds
+        self._make = make
         self.acceptor: Acceptor | None = None  # while the port is open
         self.ended = asyncio.Event()  # the port closes
-        self._reloading: set[asyncio.Task[None]] = set()
 
-    async def serve(self, sockets: Sequence[socket.socket]) -> int:
+    async def serve(self, sockets: Sequence[Listener]) -> int:
         """Serves on bound sockets, the first of which has the port of the log. The exit code. Raises ListenError, and
         what `make` raises."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self.keys.open()
+        self.member.begin(self)
         starting = self._loop.create_task(self._start(sockets[0].getsockname()[1]))
         starting.add_done_callback(self._on_started)
-        await asyncio.wait((starting,), timeout=self._grace_seconds)
         self.acceptor = acceptor = self._accept()
         await self.ended.wait()
         acceptor.close()
@@ -119,8 +147,6 @@ class Server:
             raise ListenError(self.settings.host, self.settings.port, "BERT_PORT", error) from None
         self.limits.on_connection_lost = acceptor.on_connection_lost
         self.limits.is_over = lambda: acceptor.is_over
-        if not self.settings.api_processes:
-            watch_loop(self._loop)
         return acceptor
 
     async def _start(self, port: int) -> None:
@@ -143,7 +169,7 @@ class Server:
         for connection in self.limits.connections:
             connection.app = self.app
         if isinstance(backend, ServedModel):
-            self._loop.add_signal_handler(signal.SIGHUP, self._reload, backend)
+            self.member.join(backend)
         self._announcing = self._loop.create_task(self._announce(backend, port))
 
     def _on_started(self, starting: asyncio.Task[None]) -> None:
@@ -151,12 +177,8 @@ class Server:
             self.ended.set()
 
     async def _announce(self, backend: Backend, port: int) -> None:
-        """Says once that the service is ready: in the log, and to a service manager if there is one."""
         await wait_until_ready(backend.ready)
-        if backend.announces:
-            log.info("serving %s", describe_service(backend, port))
-        if address := self.settings.notify_socket:
-            notify(address)
+        self.member.announce(describe_service(backend, port), self.settings)
 
     def _give_place(self, reserve_is_full: bool) -> bool:
         """Closes the oldest connection without a whole head, the one that has been idle for the longest, or the oldest
@@ -178,11 +200,6 @@ class Server:
         idle = (one for one in self.limits.connections if one.idle_since() is not None)
         longest = min(idle, key=lambda one: one.since, default=None)
         return [] if longest is None else [longest]
-
-    def _reload(self, models: ServedModel) -> None:
-        reloading = asyncio.create_task(models.reload())
-        self._reloading.add(reloading)  # the loop keeps no task alive, and one that is collected has swapped half
-        reloading.add_done_callback(self._reloading.discard)
 
     def fail(self) -> None:
         """Ends the server, with an exit code of 1."""
@@ -212,8 +229,7 @@ class Server:
         if backend is not None:
             backend.cancel_pending()
         await asyncio.sleep(AFTER_DRAIN_SECONDS)
-        for listener in self._sockets:
-            begin_no_connection(listener.fileno())
+        self.member.leave(self._sockets)
         await asyncio.sleep(LAST_CONNECTIONS_SECONDS)
         self.ended.set()
 
@@ -222,20 +238,19 @@ def describe_service(backend: Backend, port: int) -> str:
     """The model and where it is served; `port` is that of the first socket."""
     settings, manifest = backend.settings, backend.artifact.manifest
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    apis = f", {settings.api_processes} API processes" if settings.api_processes else ""
     admin = f"; /metrics, /info and /docs are on port {settings.admin_port}" if settings.admin_port else ""
-    model = f"{manifest.name} ({manifest.family}, {manifest.precision}, {manifest.device}{apis})"
+    model = f"{manifest.name} ({manifest.family}, {manifest.precision}, {manifest.device})"
     model = ", ".join([model, *list(backend.group)[1:]])
     return f"{model} on http://{host}:{settings.port or port}{admin}"
 
 
-def build(settings: Settings, backend: Backend, *, grace_seconds: float = 0.0) -> Server:
+def build(settings: Settings, backend: Backend) -> Server:
     """The server of a backend that it opens."""
 
     async def make(_: Starting) -> Backend:
         return backend
 
-    return Server(settings, backend.metrics, make, grace_seconds=grace_seconds)
+    return Server(settings, backend.metrics, make)
 
 
 def freeze_libraries() -> None:
@@ -244,7 +259,7 @@ def freeze_libraries() -> None:
     gc.freeze()
 
 
-def run(server: Server, sockets: Sequence[socket.socket]) -> int:
+def run(server: Server, sockets: Sequence[Listener]) -> int:
     """Serves on bound sockets until the server ends, and returns the process's exit code. Raises as `Server.serve`.
 
     The first signal begins to end the server, and the second one ends the process. The event loop is never closed: that

@@ -11,10 +11,9 @@ import numpy as np
 from packbert.service.errors import DeadlineExceeded, Overloaded, ServiceError, TooLarge
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.models import ServedModel
-from packbert.service.tasks.base import TaskResult
-from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.embed import VECTORS_AT_ONCE, unit_length
-from packbert.service.turns import in_turns
+from packbert.service.tasks.flow import TaskResult
+from packbert.service.turns import DEADLINE, Deadline, in_turns
 
 BY_HEADS = ("root", "infer")  # tasks that the model's heads decide: shared with a model of the same heads only
 PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other processes have work where it does not

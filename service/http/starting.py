@@ -1,7 +1,6 @@
 """What a server answers until its models are loaded: probes and the page; 503 to all else."""
 
 import logging
-import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,14 +10,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from packbert.service.errors import SHUTTING_DOWN, Unavailable, loading
 from packbert.service.http.app import (
     TASKS,
-    TaskFastPath,
     add_error_handlers,
     add_operational_routes,
     split_ports,
     take_public_routes,
 )
 from packbert.service.http.dialects import kserve, root
-from packbert.service.http.endpoint import TaskEndpoint
+from packbert.service.http.endpoint import TaskEndpoint, TaskFastPath
 from packbert.service.http.headers import ApiKeys
 from packbert.service.model_cache import Cache
 from packbert.service.observability.metrics import Metrics
@@ -71,7 +69,7 @@ class Starting(logging.Handler):
         self.admit(0)
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        return render([register_state([], {"": os.getpid()}, {}), *self.metrics.registries], accept)
+        return render([register_state([], self.metrics.processes, {}), self.metrics.registry()], accept)
 
     def make_app(self, keys: ApiKeys) -> ASGIApp:
         app, admin_port = FastAPI(openapi_url=None, redirect_slashes=False), self.settings.admin_port

@@ -1,5 +1,6 @@
 """Parses request bodies, and turns pydantic's errors into one sentence."""
 
+import codecs
 import difflib
 import re
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ def parse(schema: type[Model], body: bytes) -> Model:
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
+        if body.startswith(codecs.BOM_UTF8):  # RFC 8259 lets a parser ignore it, and clients on Windows write it
+            return parse(schema, body.removeprefix(codecs.BOM_UTF8))
         nulls, service_error = _unset_nulls(schema, error), to_service_error(schema, error)
     try:
         fields = orjson.loads(body) if nulls else None

@@ -24,8 +24,9 @@ from packbert.service.model_names import fault_of_names
 from packbert.service.models import ServedModel
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import PREFIX, Settings, SettingsError
-from packbert.service.tasks.base import as_lists
-from packbert.service.tasks.deadline import DEADLINE, Deadline
+from packbert.service.tasks.flow import answer_request
+from packbert.service.tasks.results import as_lists
+from packbert.service.turns import DEADLINE, Deadline
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
@@ -261,7 +262,7 @@ class Engine(BulkEngine):
                 DEADLINE.set(Deadline(self.settings.timeout_ms / 1000, self.settings.max_timeout_ms / 1000))
             else:
                 DEADLINE.set(Deadline(timeout_seconds))
-            return as_lists((await spec.run(tasks, request)).value)
+            return as_lists((await answer_request(tasks, spec.task, request)).value)
 
     async def answer(self, task: str, inputs: Sequence[Input], **fields: Any) -> Sequence[Any]:
         """The answer to each input of one request of `task`, one of those that `packbert bulk` has."""

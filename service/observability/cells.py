@@ -2,13 +2,12 @@
 
 import json
 import mmap
+import operator
 import os
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import TypeAlias
 
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
@@ -16,13 +15,12 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
-from packbert.service.observability.series import GAUGE, TABLE, Labels, Series
+from packbert.service.observability.series import TABLE, Labels, Series
 
 ROOM = 2**20  # cells, for 8,000 models: addresses only, memory and files grow by the pages that are counted in
-VALUES, LABELS = ".values", ".labels"  # suffixes of a process's files
-
 
 Values: TypeAlias = "memoryview[float]"
+Files: TypeAlias = tuple[int, int]  # descriptors: of the numbers, and of the labels' values
 Histogram = tuple[int, Sequence[float], int]  # with one set of labels: its first cell, the bounds, the cell of the sum
 
 
@@ -36,28 +34,20 @@ def observe(cells: Values, histograms: Sequence[Histogram], values: Sequence[flo
 class Cells:
     """A number for each series of TABLE, a histogram's in several. Not thread-safe: the event loop changes them.
 
-    With a `path` they are in files, which outlive the process: the numbers, and the labels' values that were not known
-    from the start. A later process with that path continues them, except for the gauges.
+    With `files`, descriptors of one for the numbers and one for the labels' values that were not known from the start,
+    they outlive the process: a later process with these files continues them.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, files: Files | None = None) -> None:
         self.places: dict[str, dict[Labels, int]] = {name: {} for name in TABLE}  # the first cell of each
-        self.end = 0
-        self._labels: int | None = None  # descriptor of the file: when the first error is counted, none may be free
+        self.end, self._labels = 0, files[1] if files else None
         for series in TABLE.values():
             for labels in series.known:
                 self._place(series, labels)
-        if path is None:
-            self.values: Values = memoryview(mmap.mmap(-1, 8 * ROOM)).cast("d")
-            return
-        with path.with_suffix(VALUES).open("a+b") as file:
-            file.truncate(8 * ROOM)
-            self.values = memoryview(mmap.mmap(file.fileno(), 8 * ROOM)).cast("d")
-        self._labels = os.open(path.with_suffix(LABELS), os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.read_labels(path)
-        for series in TABLE.values():
-            for at in self.places[series.name].values() if series.kind is GAUGE else ():
-                self.values[at] = 0.0
+        if files is not None:
+            os.ftruncate(files[0], 8 * ROOM)
+            self._read_labels(files[1])
+        self.values: Values = memoryview(mmap.mmap(files[0] if files else -1, 8 * ROOM)).cast("d")
 
     def at(self, series: Series, *labels: str) -> int:
         """The first cell of a series; new values of its labels take the next cells."""
@@ -72,32 +62,31 @@ class Cells:
         first = self.at(series, *labels)
         return first, series.bounds, first + series.size - 1
 
-    def read_labels(self, path: Path) -> None:
-        """Gives cells to the labels' values that a process with this path has added, in its order."""
-        for line in path.with_suffix(LABELS).read_text("utf-8").splitlines():
+    def _read_labels(self, file: int) -> None:
+        """Gives cells to the labels' values that a process with this file has added, in its order."""
+        for line in os.pread(file, os.fstat(file).st_size, 0).splitlines():
             name, *labels = json.loads(line)
             self._place(TABLE[name], tuple(labels))
+
+    def add(self, theirs: "Cells") -> None:
+        """Adds the numbers of another process; of those that no sum makes sense for, the largest counts."""
+        for series in TABLE.values():
+            combine = max if series.largest else operator.add
+            for labels, first in theirs.places[series.name].items():
+                at = self.at(series, *labels)
+                for number in range(series.size):
+                    self.values[at + number] = combine(self.values[at + number], theirs.values[first + number])
 
     def _place(self, series: Series, labels: Labels) -> None:
         self.places[series.name][labels] = self.end
         self.end += series.size
 
 
-def sum_cells(folder: Path) -> Cells:
-    """The sums over the files of all processes, running or ended."""
+def sum_cells(files: Iterable[Files]) -> Cells:
+    """The sums over the files of several processes, running or ended."""
     total = Cells()
-    for path in folder.glob(f"*{VALUES}"):
-        if not path.with_suffix(LABELS).exists():
-            continue  # a process is creating its files
-        theirs = Cells()
-        theirs.read_labels(path)
-        with path.open("rb") as file:
-            values = array("d", file.read(8 * theirs.end))
-        for series in TABLE.values():
-            for labels, first in theirs.places[series.name].items():
-                at = total.at(series, *labels)
-                for number in range(series.size):
-                    total.values[at + number] += values[first + number]
+    for each in files:
+        total.add(Cells(each))
     return total
 
 

@@ -1,42 +1,57 @@
 """What requests and runs count, in one process, and the sums over several."""
 
+import os
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Exemplar
 
 from packbert.service.observability import series
-from packbert.service.observability.cells import CellCollector, Cells, observe, sum_cells
-from packbert.service.observability.scrape import DeviceMemory, QueueCollector
-from packbert.service.observability.series import OUTCOMES, REASONS, STAGES, TASKS
+from packbert.service.observability.cells import CellCollector, Cells, Files, Histogram, observe, sum_cells
+from packbert.service.observability.queue_series import DeviceMemory, QueueReader
+from packbert.service.observability.series import (
+    GAUGE,
+    OUTCOMES,
+    QUEUE_COUNTERS,
+    REASONS,
+    STAGES,
+    TABLE,
+    TASKS,
+    UNKNOWN,
+    Labels,
+)
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import BatchReport
-from packbert.service.trace_context import current_exemplar
+from packbert.service.turns import current_exemplar
+
+
+async def _at_once() -> None:
+    """There are no other workers."""
 
 
 class Metrics:
     """All series, from the start at zero; label values come from fixed sets.
 
-    `name` and `folder` are those of a worker: its counts go into files there, which `aggregate` reads.
+    `name` is that of a worker, and `files` those of all workers by name: it counts in its own, and shows the sums.
     """
 
+    update_workers: Callable[[], Awaitable[None]] = staticmethod(_at_once)  # lets the other workers write theirs down
     exemplars = False  # the latencies name traces; not where several processes count
 
-    def __init__(self, name: str = "", folder: Path | None = None) -> None:
-        self._cells = Cells(folder / name if folder else None)
+    def __init__(self, name: str = "", files: Mapping[str, Files] | None = None) -> None:
+        self._files = files or {}
+        self.processes: Mapping[str, int] = {"": os.getpid()}  # ids by name, which "" has none
+        self._cells = Cells(self._files.get(name))
         self.cells = self._cells.values
-        self._registry, self._queue_registry = CollectorRegistry(), CollectorRegistry()
         self._exemplars: dict[int, Exemplar] = {}  # by cell
-        self._registry.register(CellCollector(self._cells, self._exemplars))
+        self._count_lost()
+        self._queue: QueueReader | None = None
         at, histogram = self._cells.at, self._cells.histogram
         sizes = (series.TEXTS, series.TOKENS, series.BODY_BYTES, series.RESPONSE_BYTES)
-        common = [*(histogram(series.STAGE, stage) for stage in STAGES), *map(histogram, sizes)]
-        self._answered = {
-            task: (at(series.REQUESTS, task, "200"), [histogram(series.SECONDS, task), *common]) for task in TASKS
-        }
+        self._of_all = [*(histogram(series.STAGE, stage) for stage in STAGES), *map(histogram, sizes)]
+        self._answered = dict(zip(TASKS, map(self._cells_of, TASKS), strict=True))
         of_batch = (series.BATCH_TOKENS, series.BATCH_SEQUENCES, series.FORWARD, series.WAIT)
         self._batch, self._canary = list(map(histogram, of_batch)), [histogram(series.CANARY)]
         self._tokens, self._slots = at(series.RUN_TOKENS), at(series.SLOTS)
@@ -46,7 +61,7 @@ class Metrics:
         self, models: Mapping[str, Batcher], provider: str, *, degraded: bool, device_memory: DeviceMemory | None = None
     ) -> None:
         """`models` are the batchers that share the queue, by the names of their models."""
-        self._queue_registry.register(QueueCollector(models, device_memory))
+        self._queue = QueueReader(models, device_memory, len(self._files) or 1)
         self.cells[self._cells.at(series.PROVIDER, provider)] = 1.0
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 
@@ -73,6 +88,8 @@ class Metrics:
         self, task: str, *, seconds: float, stages: Sequence[float], sizes: Sequence[float], truncated: int
     ) -> None:
         """A response with 200. `stages`: seconds of each of STAGES; `sizes`: texts, tokens, bytes of both bodies."""
+        if task not in self._answered:
+            self._answered[task] = self._cells_of(task)
         count, histograms = self._answered[task]
         self.cells[count] += 1.0
         observe(self.cells, histograms, (seconds, *stages, *sizes))
@@ -81,6 +98,11 @@ class Metrics:
             self._exemplars[first + bisect_left(bounds, seconds)] = Exemplar(labels, seconds, time.time())
         if truncated:
             self.cells[self._cells.at(series.TRUNCATED)] += truncated
+
+    def _cells_of(self, task: str) -> tuple[int, list[Histogram]]:
+        """Those that an answer of the task changes."""
+        histograms = [self._cells.histogram(series.SECONDS, task), *self._of_all]
+        return self._cells.at(series.REQUESTS, task, "200"), histograms
 
     def tokenizing(self, requests: int, characters: int) -> None:
         of_requests, of_characters = self._tokenizing
@@ -116,18 +138,34 @@ class Metrics:
         """A response of the route `path`, which is as declared: no client chooses it."""
         self.cells[self._cells.at(series.OPERATIONAL, path, str(status))] += 1.0
 
-    @property
-    def registries(self) -> tuple[CollectorRegistry, CollectorRegistry]:
-        """Of the requests and of the queue."""
-        return self._registry, self._queue_registry
+    def update_queue(self) -> None:
+        """Takes the numbers of the queue as they are now."""
+        for one, labels, value in self._queue.read() if self._queue else ():
+            at = self._cells.at(one, *labels)
+            self.cells[at] = value + self._before.get((one.name, labels), 0.0)
 
-    def queue_text(self) -> bytes:
-        """The metrics of the queue, which only the process with the engine has."""
-        return generate_latest(self._queue_registry)
+    def registry(self) -> CollectorRegistry:
+        """All series at this moment: of all workers where there are several."""
+        self.update_queue()
+        registry, cells = CollectorRegistry(), sum_cells(self._files.values()) if self._files else self._cells
+        registry.register(CellCollector(cells, self._exemplars))
+        return registry
 
-
-def aggregate(folder: Path) -> bytes:
-    """The sums over the metric files in `folder`: of all processes, running or ended."""
-    registry = CollectorRegistry()
-    registry.register(CellCollector(sum_cells(folder)))
-    return generate_latest(registry)
+    def _count_lost(self) -> None:
+        """Counts what an earlier process with this file had not answered when it ended, and drops its gauges."""
+        places, cells = self._cells.places, self.cells
+        lost = sum(cells[at] for at in places[series.IN_FLIGHT.name].values())
+        for one in TABLE.values():
+            for at in places[one.name].values() if one.kind is GAUGE else ():
+                cells[at] = 0.0
+        if lost:
+            cells[self._cells.at(series.REQUESTS, UNKNOWN, "500")] += lost
+            cells[self._cells.at(series.ERRORS, "worker_ended")] += lost
+        # the counters of a queue begin at zero
+        self._before: dict[tuple[str, Labels], float] = {}
+        for one in QUEUE_COUNTERS:
+            ends = {labels: cells[at] for labels, at in places[one.name].items()}
+            for labels in [labels for labels in ends if labels[-1:] == ("received",)]:
+                others = [value for each, value in ends.items() if each[:-1] == labels[:-1] and each != labels]
+                ends[*labels[:-1], "failed"] = ends.get((*labels[:-1], "failed"), 0.0) + ends[labels] - sum(others)
+            self._before |= {(one.name, labels): value for labels, value in ends.items()}

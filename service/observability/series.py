@@ -16,7 +16,7 @@ REASONS = (
     *("overloaded", "buffers_full", "deadline_too_short", "too_large", "too_much_for_deadline", "invalid"),
     *("unavailable", "deadline", "unauthorized", "bad_request", "unsupported", "no_such_head", "not_found"),
     *("method_not_allowed", "run_failed", "not_finite", "out_of_memory", "tokenizer_failed", "internal"),
-    *("client_closed", "slow", "headers_too_large", "malformed", "connections_full"),
+    *("client_closed", "slow", "headers_too_large", "malformed", "connections_full", "worker_ended"),
 )
 OUTCOMES = {  # of requests without 200, by reason; "refused" is that of all other reasons
     "deadline": "expired",
@@ -54,6 +54,7 @@ class Series(NamedTuple):
     labels: Labels = ()  # names
     known: Sequence[Labels] = ((),)  # the values that are scraped from the start
     bounds: Sequence[float] = ()  # of a histogram's buckets
+    largest: bool = False  # of several processes the largest counts, not the sum
 
     @property
     def size(self) -> int:
@@ -113,19 +114,55 @@ about = "First candidates and labels of compared requests; true: as in the answe
 FIRST = Series(COUNTER, "bert_shadow_first_candidates", about, ("model", "agrees"), ())
 about = "Tokenizing, queue and runs of compared requests, by the model that answered and by its shadow"
 SHADOW_SECONDS = Series(HISTOGRAM, "bert_shadow_seconds", about, ("model", "by"), (), REQUEST_SECONDS)
-PROVIDER = Series(GAUGE, "bert_execution_provider", "1 for the execution provider in use", ("provider",), ())
+PROVIDER = Series(
+    GAUGE, "bert_execution_provider", "1 for the execution provider in use", ("provider",), (), largest=True
+)
 about = "1 where the CPU is used although there is an artifact for CUDA"
-DEGRADED = Series(GAUGE, "bert_degraded", about)
+DEGRADED = Series(GAUGE, "bert_degraded", about, largest=True)
 IN_MEMORY = Series(
-    GAUGE, "bert_model_in_memory", "1 while the model is in memory, 0 after it was put out", ("model",), ()
+    GAUGE,
+    "bert_model_in_memory",
+    "1 while the model is in memory, 0 after it was put out",
+    ("model",),
+    (),
+    largest=True,
 )
 about = "Loading a model: at the start with its self-test and measurements, later when it was put out of memory"
 LOAD = _histogram(RUN_SECONDS, "bert_load_seconds", about, "model")
-about = "Swaps of a model by how they ended: swapped, unchanged, refused; each process counts its own"
+about = "Swaps of a model by how they ended: swapped, unchanged, refused"
 SWAPS = Series(COUNTER, "bert_swaps", about, ("model", "outcome"), ())
 TOKENIZING_REQUESTS = Series(GAUGE, "bert_tokenizing_requests", "Requests that are tokenized or wait for it")
 about = "Characters of requests that are not tokenized yet"
 TOKENIZING_CHARACTERS = Series(GAUGE, "bert_tokenizing_characters", about)
+
+about = "Requests of clients by how they ended; received = the others + bert_inflight_requests"
+QUEUE_REQUESTS = Series(COUNTER, "bert_queue_requests", about, ("outcome",), ())
+about = "Self-checks by how they ended; no request of a client"
+CANARY_REQUESTS = Series(COUNTER, "bert_canary_requests", about, ("outcome",), ())
+about = "bert_queue_requests by model, where there are several"
+MODEL_REQUESTS = Series(COUNTER, "bert_model_requests", about, ("model", "outcome"), ())
+FAILED_RUNS = Series(COUNTER, "bert_failed_runs", "Runs that raised or gave no finite answer", known=())
+about = "Failed runs whose memory could not be allocated; each lowers the token budget"
+OUT_OF_MEMORY_RUNS = Series(COUNTER, "bert_out_of_memory_runs", about, known=())
+QUEUE_COUNTERS = (QUEUE_REQUESTS, CANARY_REQUESTS, MODEL_REQUESTS, FAILED_RUNS, OUT_OF_MEMORY_RUNS)
+INFLIGHT = Series(GAUGE, "bert_inflight_requests", "Requests of clients that wait or run", known=())
+about = "Requests of clients with at least one queued sequence"
+WAITING = Series(GAUGE, "bert_waiting_requests", about, known=())
+RUNNING = Series(GAUGE, "bert_running_requests", "Requests of clients that are wholly in runs", known=())
+about = "Tokens in the queue, with those expected from tokenizing"
+WAITING_TOKENS = Series(GAUGE, "bert_waiting_tokens", about, known=())
+about = "How long the oldest queued request has waited"
+OLDEST_WAIT = Series(GAUGE, "bert_oldest_wait_seconds", about, known=(), largest=True)
+about = "Estimated time until all that is queued has been dispatched"
+WAIT_ESTIMATED = Series(GAUGE, "bert_wait_seconds_estimated", about, known=(), largest=True)
+about = "Tokens in one batch: measured at start, lowered when memory runs out"
+TOKEN_BUDGET = Series(GAUGE, "bert_token_budget", about, known=(), largest=True)
+about = "Share of the device (per-core sessions, or the whole) that runs used in the last 15 s or so"
+BUSY = Series(GAUGE, "bert_busy_ratio", about, known=())
+RATE = Series(GAUGE, "bert_tokens_per_second", "Measured rate of full batches", known=())
+about = "Memory of the GPU that is in use, by any process"
+DEVICE_MEMORY_USED = Series(GAUGE, "bert_device_memory_used_bytes", about, known=(), largest=True)
+DEVICE_MEMORY = Series(GAUGE, "bert_device_memory_bytes", "Memory of the GPU", known=(), largest=True)
 
 TABLE = {  # by name, in the order of a scrape
     series.name: series
@@ -135,5 +172,8 @@ TABLE = {  # by name, in the order of a scrape
         *(BATCH_TOKENS, BATCH_SEQUENCES, FORWARD, WAIT, CANARY),
         *(SHARED, COSINE, FIRST, SHADOW_SECONDS),
         *(PROVIDER, DEGRADED, IN_MEMORY, LOAD, SWAPS, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
+        *QUEUE_COUNTERS,
+        *(INFLIGHT, WAITING, RUNNING, WAITING_TOKENS, OLDEST_WAIT, WAIT_ESTIMATED, TOKEN_BUDGET, BUSY, RATE),
+        *(DEVICE_MEMORY_USED, DEVICE_MEMORY),
     )
 }

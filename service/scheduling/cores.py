@@ -62,7 +62,7 @@ class CoreSharing:
         if in_flight and self._decided_at == self.queue.last_number:
             return self._short_ones()
         tokens = self.queue.tokens
-        quiet_since, self._last_arrival = self._last_arrival, next(reversed(self.queue.waiting)).arrived
+        quiet_since, self._last_arrival = self._last_arrival, self.queue.last_arrival
         if tokens <= MIN_TOKENS_PER_CORE:  # so few are not shared
             return WHOLE_BUDGET
         if not in_flight and (selection := self._for_long_sequences(quiet_since)):
@@ -76,22 +76,22 @@ class CoreSharing:
         """The short sequences before long ones, or the first of these; None where each core is to take some of them."""
         was_decided, self._decided_at = self._decided_at == self.queue.last_number, -1
         requests, cores = self.queue.waiting, self.concurrency.max_in_flight
-        remaining = (islice(one.lengths, one.dispatched, None) for one in requests)
-        lengths = list(islice(chain.from_iterable(remaining), MAX_LOOKED_AT + 1))
+        lengths = list(islice(chain.from_iterable(one.next_lengths for one in requests), MAX_LOOKED_AT + 1))
         quiet_seconds = next(iter(requests)).arrived - quiet_since
         arrive_often = quiet_seconds * self.queue.tokens_per_second < max(lengths, default=0)
-        if len(lengths) > MAX_LOOKED_AT or (arrive_often and not was_decided) or not all_cores_pay(lengths, cores):
+        many = len(lengths) > MAX_LOOKED_AT or any(one.left for one in requests)
+        if many or (arrive_often and not was_decided) or not all_cores_pay(lengths, cores):
             return None
         self._decided_at = self.queue.last_number
         if short := [length for length in lengths if length < LONG_TOKENS]:
             self._short_tokens = self._tokens_for_one(sum(short), 0)
             if selection := self._short_ones():
                 return selection
-        return next((Selection(first=one, all_cores=True) for one in requests if one.next_length), None)
+        return next((Selection(first=one, all_cores=True) for one in requests if any(one.next_lengths)), None)
 
     def _short_ones(self) -> Selection | None:
         """A batch that begins with a short sequence; None where no request has one next."""
-        short = [one for one in self.queue.waiting if 0 < one.next_length < LONG_TOKENS]
+        short = [one for one in self.queue.waiting if 0 < next(one.next_lengths, 0) < LONG_TOKENS]
         first = min(short, key=lambda one: (one.virtual_finish, one.number), default=None)
         return None if first is None else Selection(tokens=self._short_tokens, first=first)
 

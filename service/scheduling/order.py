@@ -21,9 +21,10 @@ class FairOrder:
 
     minimum_cost: int  # tokens
     virtual_time: float = 0.0  # the cost that equal sharing has served of each unfinished request since `clear`
+    unserved: int = 0  # tokens of all requests
     _finishes: dict[int, float] = field(default_factory=dict)  # by number: when equal sharing would finish a request
     _heap: list[tuple[float, int]] = field(default_factory=list)  # of those, and of former ones
-    _unserved: dict[int, list[int]] = field(default_factory=dict)  # tokens and cost, by finish divided by the bucket
+    _buckets: dict[int, list[int]] = field(default_factory=dict)  # tokens and cost, by finish divided by the bucket
 
     def cost(self, size: int) -> int:
         return max(size, self.minimum_cost)
@@ -48,31 +49,29 @@ class FairOrder:
         self._count(finish, -tokens, -unserved)
         self._change_remaining(number, -unserved)
 
-    def correct(self, number: int, finish: float, tokens: int) -> None:
-        """Request `number` has so many `tokens` more than expected, or fewer. Its place in the order stays."""
-        if tokens:
-            self._count(finish, tokens, tokens)
-            self._change_remaining(number, tokens)
+    def expect(self, number: int, finish: float, size: int, unserved: int, more: int) -> float:
+        """`more` tokens are expected of request `number` than its `unserved` ones, or fewer; when it finishes now.
 
-    def prolong(self, number: int, finish: float, unserved: int, tokens: int) -> float:
-        """Request `number`, which has so many tokens `unserved`, has `tokens` more. Returns when it finishes now."""
-        self._count(finish, -unserved, -unserved)
-        self._change_remaining(number, tokens)
-        later = self._finishes[number]
-        self._count(later, unserved + tokens, unserved + tokens)
-        return later
+        It joined with `size` tokens.
+        """
+        extra = max(0, self.minimum_cost - size)
+        self._count(finish, -unserved, -unserved - extra)
+        self._change_remaining(number, more)
+        moved = self._finishes.get(number, self.virtual_time)
+        self._count(moved, unserved + more, unserved + more + extra)
+        return moved
 
     def clear(self) -> None:
         """Nothing is queued."""
-        self.virtual_time = 0.0
+        self.virtual_time, self.unserved = 0.0, 0
         self._finishes.clear()
         self._heap.clear()
-        self._unserved.clear()
+        self._buckets.clear()
 
     def ahead(self, size: int) -> int:
         """Tokens that are served before a new request of `size` tokens; a few too many rather than too few."""
         limit = self._bucket(self.virtual_time + self.cost(size))
-        return sum([tokens for bucket, (tokens, _) in self._unserved.items() if bucket <= limit])
+        return sum([tokens for bucket, (tokens, _) in self._buckets.items() if bucket <= limit])
 
     def tokens_until(self, size: int, wanted: int, least: float) -> float:
         """So many tokens are served, at least `least`, until at most `wanted` are ahead of a request of `size`.
@@ -84,7 +83,7 @@ class FairOrder:
         tokens, cost = -1, 0
         while True:
             limit, before = self._bucket(finish + cost), tokens
-            reached = [one for bucket, one in self._unserved.items() if bucket <= limit]
+            reached = [one for bucket, one in self._buckets.items() if bucket <= limit]
             tokens, cost = sum([one[0] for one in reached]), sum([one[1] for one in reached])
             if tokens == before:
                 return max(least, tokens - wanted)
@@ -100,11 +99,12 @@ class FairOrder:
     def _count(self, finish: float, tokens: int, cost: int) -> None:
         """Adds to what is unserved of the requests that finish then."""
         bucket = self._bucket(finish)
-        unserved = self._unserved.setdefault(bucket, [0, 0])
+        self.unserved += tokens
+        unserved = self._buckets.setdefault(bucket, [0, 0])
         unserved[0] += tokens
         unserved[1] += cost
         if not unserved[0]:
-            del self._unserved[bucket]
+            del self._buckets[bucket]
 
     def _change_remaining(self, number: int, cost: int) -> None:
         """Changes the request's remaining cost under equal sharing by `cost`.

@@ -5,14 +5,14 @@ Plain synchronous code without a clock: the time is an argument.
 
 import math
 from collections import deque
-from collections.abc import Reversible, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
-from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import Unavailable
 from packbert.service.scheduling.order import FairOrder
-from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Request, Selection
+from packbert.service.scheduling.request import WHOLE_BUDGET, Chunk, NextBatch, QueuedModel, Request, Selection
 from packbert.service.scheduling.wait import QueueLoad, WaitLimit
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
@@ -23,9 +23,10 @@ AGEING_SHARE = 8  # only requests that alone take less than an eighth of BERT_MA
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RequestQueue:
-    """Requests in the order of `FairOrder`, measured in tokens; admission by queued tokens and by estimated wait.
+    """Requests in the order of `FairOrder`, measured in tokens of the first model; admission by the tokens that they
+    hold and by the estimated wait.
 
-    `tokens` is the sum of what they have not dispatched. One that misses sequences stays until all are dispatched.
+    A request keeps its place until all of its chunks are dispatched: the next one may not be there yet.
     """
 
     token_budget: int
@@ -33,14 +34,15 @@ class RequestQueue:
     max_wait_seconds: float
     tokens_per_second: float  # measured; for estimates of the wait
     closed: str = ""  # why no request is admitted any more
-    tokens: int = 0
-    reserved: int = 0  # expected of the sequences that admitted requests still miss
+    tokens: int = 0  # of the sequences that can be dispatched
+    held: int = 0  # tokens of the models themselves that requests may have here
     _batches_since_small: int = 10**6
     last_number: int = 0  # of the newest request
+    last_arrival: float = -math.inf  # likewise, in seconds
     _waiting: dict[int, Request] = field(default_factory=dict)  # by number, so in the order of their arrival
     _exclusive: dict[int, Request] = field(default_factory=dict)  # those of them that are
     _order: list[tuple[float, int]] = field(default_factory=list)  # heap: finish and number of those with sequences
-    _ageing: deque[int] = field(default_factory=deque)  # numbers of those, and of former ones, in order of arrival
+    _ageing: deque[tuple[float, int]] = field(default_factory=deque)  # arrival and number of those, and of former ones
     _fair: FairOrder = field(init=False)
     _limit: WaitLimit = field(init=False)
 
@@ -54,7 +56,7 @@ class RequestQueue:
         return len(self._waiting) - len(self._exclusive)
 
     @property
-    def waiting(self) -> Reversible[Request]:
+    def waiting(self) -> Collection[Request]:
         """The queued requests, in the order of their arrival."""
         return self._waiting.values()
 
@@ -70,93 +72,116 @@ class RequestQueue:
 
     @property
     def expected(self) -> int:
-        """The tokens that are queued and those that are reserved."""
-        return self.tokens + self.reserved
+        """Cost of all that is to be dispatched, also of the chunks that are expected."""
+        return self._fair.unserved
 
     @property
     def drain_seconds(self) -> float:
-        """Estimated time until all that is queued or reserved has been dispatched: no request waits longer."""
+        """Estimated time until all that is expected has been dispatched."""
         return self.expected / self.tokens_per_second
 
-    def check_admission(self, size: int, now: float, *, patience: float = math.inf) -> None:
+    def check_admission(self, model: QueuedModel, tokens: int, now: float, *, patience: float = math.inf) -> None:
         """Cheap, also with an estimate before anything is tokenized.
 
-        Raises Unavailable when closed, TooLarge where `size` tokens never fit, Overloaded where they do
-        not fit now or would wait longer than `max_wait_seconds`, DeadlineTooShort where longer than `patience`.
+        Raises Unavailable when closed, Overloaded where so many tokens do not fit now or would wait too long,
+        DeadlineTooShort where longer than `patience`.
         """
         if self.closed:
             raise Unavailable(self.closed)
-        load = QueueLoad(now, self.expected, self.capacity(size), self.token_budget, self.tokens_per_second)
-        self._limit.check(size, patience, lambda: self._latest(size, now), load)
+        if self.held:
+            size, held = model.cost(tokens), min(tokens, model.window)
+            load = QueueLoad(
+                now=now,
+                queued=self.expected,
+                held=self.held,
+                over=round(model.scale * (self.held + held - self.capacity(size))),
+                capacity=self.capacity(size),
+                budget=self.token_budget,
+                rate=self.tokens_per_second,
+            )
+            self._limit.check(size, patience, lambda: self._latest(size, now), load)
 
     def capacity(self, size: int) -> int:
-        """The most tokens that may be queued when a request of `size` tokens has been admitted."""
+        """The most tokens that may be held when a request of this cost has been admitted."""
         return self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
 
     def admit(self, request: Request) -> None:
-        """Adds the request, or raises as `check_admission`. It keeps its place while it waits for sequences.
+        """Gives the request its place, or raises as `check_admission`.
 
         An exclusive one bypasses the queue and all limits: the canary must not fail together with user requests.
         """
-        if not request.exclusive:
-            patience = max(0.0, request.deadline - request.arrived)
-            self.check_admission(request.size, request.arrived, patience=patience)
-        elif self.closed:
+        if self.closed:
             raise Unavailable(self.closed)
+        if self.held and not request.exclusive:
+            patience = max(0.0, request.deadline - request.arrived)
+            self.check_admission(request.model, request.tokens, request.arrived, patience=patience)
         self.last_number = request.number = self.last_number + 1
+        self.last_arrival = request.arrived
+        self._waiting[request.number] = request
         if request.exclusive:
             self._exclusive[request.number] = request
-        else:
-            self._join_order(request)
-        self._waiting[request.number] = request
-        self._count(request, 1)
-        self._put_in_order(request)
-
-    def _join_order(self, request: Request) -> None:
-        size = request.size
-        request.virtual_finish = self._fair.join(request.number, size)
-        self._limit.recent.add(self._fair.cost(size), size, request.arrived)
-        if self._ages(size + request.later):
-            self._ageing.append(request.number)
+            return
+        self.held += request.held
+        request.virtual_finish = finish = self._fair.join(request.number, request.size)
+        self._limit.recent.add(round(finish - self._fair.virtual_time), request.size, request.arrived)
+        if self._ages(request.size):
+            self._ageing.append((request.arrived, request.number))
 
     def _ages(self, size: int) -> bool:
         """Whether a request of `size` moves forward when it is late."""
         return size * AGEING_SHARE <= self.max_wait_seconds * self.tokens_per_second
 
     def _latest(self, size: int, now: float) -> float:
-        """About the longest wait of a new request of `size`, in seconds: that of the oldest one that is served late."""
+        """Upper bound of the wait of a request of `size`, in seconds: late ones are served first."""
         if not self._ages(size):
             return math.inf
-        while self._ageing and self._ageing[0] not in self._waiting:
+        while self._ageing and self._ageing[0][1] not in self._waiting:
             self._ageing.popleft()
-        oldest = self._waiting[self._ageing[0]].arrived if self._ageing else now
+        oldest = self._ageing[0][0] if self._ageing else now
         return max(self.max_wait_seconds, now - oldest)
 
-    def extend(self, request: Request, work: Sequence[Tokens], reserved: int) -> None:
-        """Adds sequences that a request missed, as Request.append. Its place stays."""
-        before = request.unserved
-        self._count(request, -1)
-        request.extend(work, reserved)
-        self._count(request, 1)
-        self._fair.correct(request.number, request.virtual_finish, request.unserved - before)
-        self._put_in_order(request)
+    def add(self, request: Request, chunk: Chunk[Any]) -> None:
+        """The next chunk of a request, whose place moves where its size is not the expected one."""
+        queued, before = request.queued, request.queued + request.left
+        request.add(chunk)
+        more = request.queued + request.left - before
+        if more and not request.exclusive:
+            at = self._fair.expect(request.number, request.virtual_finish, request.size, before, more)
+            request.in_order &= at == request.virtual_finish  # the entry of another place is void
+            request.virtual_finish = at
+            self._hold(request)
+        if not request.aside:
+            self.tokens += request.queued - queued
+            self._put_in_order(request)
+        if not request.queued and not request.left:
+            self.remove(request)
+
+    def release(self, model: QueuedModel) -> None:
+        """The model has been loaded: its requests that were set aside take their places again."""
+        model.aside = 0
+        for request in self._waiting.values():
+            if request.aside and request.model is model:
+                request.aside = False
+                self.tokens += request.queued
+                self._put_in_order(request)
 
     def next_batch(self, now: float, selection: Selection = WHOLE_BUDGET) -> NextBatch:
         """Late requests, then the others in their order, until the token budget or a smaller `selection` is used up.
 
         An exclusive request is first and alone. The first sequence of a batch is taken however long it is, so a batch
-        is empty only where nothing is queued or all that is queued has expired.
+        is empty only where nothing is queued, or all that is queued has expired or waits for its model.
         """
         batch = NextBatch(min(selection.tokens or self.token_budget, self.token_budget))
-        if (exclusive := next(iter(self._exclusive.values()), None)) is not None:
-            self._take(batch, exclusive, batch.tokens_left)
-            return batch
+        for exclusive in self._exclusive.values():
+            if exclusive.queued and not self._set_aside(batch, exclusive):
+                self._take(batch, exclusive, batch.tokens_left)
+                return batch
         half = batch.tokens_left // 2
-        if (first := selection.first) is not None and not self._expire(batch, first, now):
+        if (first := selection.first) is not None and not self._is_out(batch, first, now):
             self._take(batch, first, 0 if selection.all_cores else batch.tokens_left)
             if selection.all_cores:
                 return batch
-        if self._ageing:
+        if self._ageing and self._ageing[0][0] + self.max_wait_seconds <= now:
             self._take_late(batch, now, half)
         self._take_in_order(batch, now, half)
         if batch.jobs:
@@ -166,16 +191,14 @@ class RequestQueue:
     def _take_late(self, batch: NextBatch, now: float, half: int) -> None:
         """Requests that have waited for `max_wait_seconds`, first come, first served, up to half of the batch."""
         waiting, ageing = self._waiting, self._ageing
-        idle: list[int] = []  # requests whose next sequences are missing
-        while ageing and batch.tokens_left > half:
-            request = waiting.get(ageing[0])
+        idle: list[tuple[float, int]] = []  # requests without a sequence that can be dispatched
+        while ageing and ageing[0][0] + self.max_wait_seconds <= now and batch.tokens_left > half:
+            request = waiting.get(ageing[0][1])
             if request is None:
                 ageing.popleft()
-            elif request.arrived + self.max_wait_seconds > now:
-                break
-            elif self._expire(batch, request, now):
-                continue
-            elif not request.queued_tokens:
+            elif request.deadline <= now:
+                self._expire(batch, request)
+            elif not request.queued or self._set_aside(batch, request):
                 idle.append(ageing.popleft())
             elif not self._take(batch, request, batch.tokens_left - half):
                 break
@@ -189,28 +212,44 @@ class RequestQueue:
         """
         skipped: list[Request] = []
         while self._order and batch.tokens_left > 0 and len(skipped) < MAX_SKIPPED:
-            if (request := self._waiting.get(heappop(self._order)[1])) is None:
+            finish, number = heappop(self._order)
+            request = self._waiting.get(number)
+            if request is None or not request.in_order or finish != request.virtual_finish:
                 continue
             request.in_order = False
-            if self._expire(batch, request, now):
+            if (request.deadline <= now or not request.model.in_memory) and self._is_out(batch, request, now):
                 continue
             bulk = request.size > self.token_budget  # judged by original size: the tail of a bulk request is still bulk
             kept_free = half if bulk and self._batches_since_small < RECENT_BATCHES else 0
             taken = self._take(batch, request, batch.tokens_left - kept_free)
             if taken and not bulk:
                 self._batches_since_small = 0
-            if request.queued_tokens:
+            if request.queued:
                 skipped.append(request)
         for request in skipped:
             self._put_in_order(request)
 
-    def _expire(self, batch: NextBatch, request: Request, now: float) -> bool:
-        """Removes the request where its deadline has passed."""
-        if request.deadline > now:
-            return False
+    def _is_out(self, batch: NextBatch, request: Request, now: float) -> bool:
+        """Removes the request if its deadline has passed, and sets it aside if its model is not in memory."""
+        if request.deadline <= now:
+            self._expire(batch, request)
+            return True
+        return self._set_aside(batch, request)
+
+    def _expire(self, batch: NextBatch, request: Request) -> None:
         self.remove(request)
         batch.expired.append(request)
-        return True
+
+    def _set_aside(self, batch: NextBatch, request: Request) -> bool:
+        """Whether the request waits for its model, of which the first one tells the dispatcher."""
+        model = request.model
+        if not model.in_memory and not request.aside:
+            request.aside, request.in_order = True, False
+            self.tokens -= request.queued
+            if not model.aside:
+                batch.to_load.append(model)
+            model.aside += 1
+        return request.aside
 
     def _take(self, batch: NextBatch, request: Request, max_tokens: int) -> int:
         """Moves the next sequences that fit into `max_tokens` to the batch; how many tokens they have.
@@ -224,28 +263,25 @@ class RequestQueue:
                 max_tokens = min(max_tokens, batch.tokens_left)
         elif batch.model is not request.model:
             return 0
-        queued = request.queued_tokens
+        queued = request.queued
         batch.jobs += request.dispatch(max_tokens, always_one=not batch.jobs)
-        taken = queued - request.queued_tokens
+        taken = queued - request.queued
         batch.tokens_left -= taken
         self.tokens -= taken
-        if request.dispatched_all:
+        last = not request.queued and not request.left
+        if last:
             self._forget(request)
+        elif not request.exclusive:
+            self._hold(request)
         if taken and self._waiting and not request.exclusive:
-            self._fair.serve(request.virtual_finish, taken, request.size, last=request.dispatched_all)
-        if request.later:
-            self._refill(request)
+            self._fair.serve(request.virtual_finish, taken, request.size, last=last)
         return taken
 
-    def _refill(self, request: Request) -> None:
-        """Keeps what a request in parts has left free for its later tokens, which are behind what has arrived."""
-        unserved = request.unserved
-        tokens = min(request.later, request.room - unserved)
-        if tokens > 0:
-            request.later -= tokens
-            request.reserved += tokens
-            self.reserved += tokens
-            request.virtual_finish = self._fair.prolong(request.number, request.virtual_finish, unserved, tokens)
+    def _hold(self, request: Request) -> None:
+        """Counts what the request may still have here, after some of it was dispatched or another size is expected."""
+        held = min(math.ceil(request.unserved / request.model.scale), request.model.window)
+        self.held += held - request.held
+        request.held = held
 
     def remove(self, request: Request) -> None:
         """Drops what the request has not dispatched. Does nothing where it is not queued."""
@@ -253,7 +289,8 @@ class RequestQueue:
             return
         if not request.exclusive:
             self._fair.leave(request.number, request.virtual_finish, request.unserved, request.size)
-        self._count(request, -1)
+        if not request.aside:
+            self.tokens -= request.queued
         self._forget(request)
 
     def close(self, reason: str) -> list[Request]:
@@ -268,17 +305,17 @@ class RequestQueue:
         self.token_budget = max(1, min(self.token_budget, tokens // 2))
 
     def _put_in_order(self, request: Request) -> None:
-        if request.queued_tokens and not request.in_order and not request.exclusive:
+        if request.queued and not request.in_order and not request.exclusive:
             request.in_order = True
             heappush(self._order, (request.virtual_finish, request.number))
 
-    def _count(self, request: Request, sign: int) -> None:
-        self.tokens += sign * request.queued_tokens
-        self.reserved += sign * request.reserved
-
     def _forget(self, request: Request) -> None:
         del self._waiting[request.number]
-        self._exclusive.pop(request.number, None)
+        request.model.aside -= request.aside
+        if request.exclusive:
+            del self._exclusive[request.number]
+        else:
+            self.held -= request.held
         if not self._waiting:
             self._order.clear()
             self._ageing.clear()

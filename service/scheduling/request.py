@@ -1,234 +1,159 @@
-"""A request from its admission to its answer, and the parts of a batch."""
+"""A request from its admission to its answer: its place, its chunks and its deadline; and the parts of a batch."""
 
 import asyncio
 import math
-from collections.abc import Awaitable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import chain, islice
+from typing import Any, Generic, Protocol, TypeVar
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.errors import InferenceFailed, ServiceError
-from packbert.service.trace_context import TRACEPARENT
+from packbert.service.turns import TRACEPARENT
+
+S = TypeVar("S", bound=Tokens)
 
 
-class InferenceQueue(Protocol):
-    """Where requests wait for the model: a `Batcher`, or an `EngineClient` for an engine in another process."""
-
-    def check_admission(self, tokens: int) -> None:
-        """Raises Overloaded or Unavailable where a request of `tokens` tokens would be refused now."""
-
-    async def rate(self) -> float:
-        """Tokens that the device does in a second, as measured."""
-
-    def begin(
-        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
-    ) -> "Request":
-        """As Batcher.begin."""
-
-    def close(self, reason: str) -> None:
-        """Answers requests that wait, and new ones, with 503."""
-
-    def append(self, request: "Request", work: Sequence[Tokens], reserved: int) -> None:
-        """As Request.append."""
-
-    def withdraw(self, request: "Request") -> None:
-        """As Request.withdraw."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ModelCost:
-    """What the tokens of a model cost in the queue, which counts tokens of the service's first model.
-
-    A batch has sequences of one model.
-    """
+@dataclass(slots=True, eq=False, kw_only=True)
+class QueuedModel:
+    """A model as the queue sees it, which counts tokens of the service's first model: `cost`. A batch has sequences of
+    one model."""
 
     scale: float = 1.0  # tokens that the first model computes in the time of one of this model
-    budget: float = math.inf  # of a batch, in the queue's tokens
+    budget: float = math.inf  # of a batch, in cost
+    window: int = 2**62  # tokens of one request that may be sent and have no rows yet
+    in_memory: bool = True  # otherwise its requests are set aside until it is loaded
+    aside: int = 0  # of these requests
 
-    def of(self, tokens: int) -> int:
-        """The cost of so many tokens."""
-        return tokens if self.scale == 1.0 else round(tokens * self.scale)
-
-    def of_each(self, work: Sequence[Tokens]) -> list[int]:
-        """The cost of each sequence."""
-        lengths = [len(tokens.ids) for tokens in work]
-        return lengths if self.scale == 1.0 else [max(1, self.of(length)) for length in lengths]
+    def cost(self, tokens: int) -> int:
+        return tokens if self.scale == 1.0 else max(1, round(tokens * self.scale))
 
 
-FIRST_MODEL = ModelCost()
+FIRST_MODEL = QueuedModel()
 
 
 @dataclass(slots=True, eq=False)
+class Chunk(Generic[S]):
+    """The next sequences of a request, at most a batch or two, and their rows."""
+
+    work: Sequence[S]
+    owners: Sequence[int] = ()  # the input of each sequence
+    left: int = 0  # tokens expected of the chunks after it; 0: it is the last
+    needs_rows: bool = False  # its maker goes on with all rows that it has not got yet
+    tokens: int = field(init=False)
+    lengths: list[int] = field(init=False)  # tokens of each sequence; from `Request.add` on their cost
+    request: "Request" = field(init=False)  # set when it is sent, as all below
+    first: int = field(init=False)  # index of its first sequence in the request
+    rows: list[Row] = field(init=False)  # one for each sequence, empty until computed
+    missing: int = field(init=False)  # rows
+    done: "asyncio.Future[None]" = field(init=False)  # all rows are there, or the request has failed
+    dispatched: int = 0  # sequences
+
+    def __post_init__(self) -> None:
+        self.lengths = [len(one.ids) for one in self.work]
+        self.tokens = sum(self.lengths)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """A request from its admission to its answer: `append` sequences to it, then `finish`, or `withdraw`.
+    """A request's place in the order of the queue. Its chunks are dispatched in turn, a few sequences per batch."""
 
-    Its sequences are dispatched in order, a few per batch; `rows` fills up in any order. It may be admitted before all
-    its sequences exist: `missing` is the expected number; the last append sets it to 0.
-    """
-
-    work: list[Tokens]
     arrived: float  # seconds
     deadline: float
+    tokens: int  # of all chunks, as expected on admission
+    inputs: int = 1  # sequences of all chunks, likewise
+    model: QueuedModel = FIRST_MODEL
     exclusive: bool = False  # dispatched in a batch of its own
-    missing: int = 0  # sequences that are expected to be appended still; 0: it has all of them
-    reserved: int = 0  # their expected tokens, of a request in parts those that the queue keeps room for
-    part: int = 0  # of a request in parts: the most tokens that it has in the queue; 0: it is there as a whole
-    later: int = 0  # expected tokens of a request in parts that have no room in the queue yet
-    dispatched: int = 0  # sequences
-    answered: int = 0  # sequences
     number: int = 0  # set on admission: 1 for the first request of its queue or connection
     virtual_finish: float = -math.inf  # set on admission; see FairOrder
     in_order: bool = False  # the queue's order has an entry of it
+    aside: bool = False  # taken out of the order until its model is loaded
+    queued: int = 0  # cost of the sequences that are sent and not dispatched
+    sent: int = 0  # sequences, as the next
+    dispatched: int = 0
     queue_seconds: float = 0.0  # set when it has ended
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
+    error: ServiceError | None = None  # what has ended it
     trace: str = field(default_factory=TRACEPARENT.get)  # the traceparent of its span; empty without traces
-    model: ModelCost = FIRST_MODEL
-    lengths: list[int] = field(init=False)  # tokens of each sequence, of the first model
-    size: int = field(init=False)  # tokens of all sequences, as expected on admission
-    queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
-    rows: list[Row] = field(init=False)  # one for each sequence, empty until computed
-    queue: InferenceQueue = field(init=False)  # set on admission, as the next two
-    ended: "asyncio.Future[None]" = field(init=False)  # done when the request has ended, however it has
-    timer: asyncio.TimerHandle = field(init=False)  # ends the request
-    _taken: int = field(default=0, init=False)  # rows that `take_rows` has returned
-    _caught_up: "asyncio.Future[None] | None" = field(default=None, init=False)
+    chunks: deque[Chunk[Any]] = field(default_factory=deque)  # with sequences that are not dispatched
+    unanswered: list[Chunk[Any]] = field(default_factory=list)  # sent, and not all of their rows are there
+    size: int = field(init=False)  # cost of all chunks, as expected on admission
+    left: int = field(init=False)  # cost of the chunks that are not sent; 0: all are
+    held: int = field(init=False)  # tokens that it may have in the queue at a time from now on
+    timer: asyncio.TimerHandle = field(init=False)  # ends the request at its deadline
 
     def __post_init__(self) -> None:
-        self.lengths = self.model.of_each(self.work)
-        self.queued_tokens = sum(self.lengths)
-        self.size = self.queued_tokens + self.reserved
-        self.rows = [{}] * len(self.lengths)
+        self.size = self.left = self.model.cost(self.tokens) or 1
+        self.held = min(self.tokens, self.model.window)
 
-    def append(self, work: Sequence[Tokens], reserved: int) -> None:
-        """The next sequences; `reserved` tokens are expected of those after them: 0 where they are the last.
-
-        Does nothing where the request has ended, and ends it where it is too large.
-        """
-        self.queue.append(self, work, reserved)
-
-    async def finish(self) -> "Request":
-        """The request itself, with all of its rows, once it has ended. Raises what has ended it: DeadlineExceeded,
-        TooLarge, Unavailable or InferenceFailed."""
-        try:
-            await self.ended
-        finally:
-            self.queue.withdraw(self)
-        return self
-
-    def withdraw(self) -> None:
-        """Ends the request. Does nothing where it has ended."""
-        self.queue.withdraw(self)
-
-    def measure_wait(self, now: float) -> None:
-        """Sets `queue_seconds`, when the request has ended, also of the error that it has ended with."""
-        self.queue_seconds = now - self.arrived - self.forward_seconds
-        if self.ended.done() and not self.ended.cancelled():
-            error = self.ended.exception()
-            if isinstance(error, ServiceError):
-                error.queue_seconds = self.queue_seconds
-
-    async def next_rows(self) -> list[Row]:
-        """Waits as `caught_up`, then as `take_rows`: for a request whose further sequences depend on these rows."""
-        await self.caught_up()
-        return self.take_rows()
-
-    def caught_up(self) -> "asyncio.Future[None]":
-        """Done when all sequences so far have their rows, or the request has ended."""
-        if not self.missing or self.ended.done():
-            return self.ended
-        self._caught_up = asyncio.get_running_loop().create_future()
-        if self._taken < len(self.rows) == self.answered:
-            self._caught_up.set_result(None)
-        return self._caught_up
-
-    def take_rows(self) -> list[Row]:
-        """The rows that no call has returned, and lets go of them; none while some are missing.
-
-        Raises what has ended the request.
-        """
-        if self.ended.done():
-            self.ended.result()
-        if self.answered < len(self.rows):
-            return []
-        rows = self.rows[self._taken :]
-        self.rows[self._taken :] = [{}] * len(rows)
-        self._taken += len(rows)
-        return rows
-
-    def advance(self) -> None:
-        """Some rows have come: ends the request if they were the last, or wakes what waits for them."""
-        if self.answered == len(self.rows):
-            if not self.missing:
-                self.end()
-            else:
-                self._wake()
-
-    def end(self, error: ServiceError | None = None) -> None:
-        """Does nothing where the request has ended."""
-        if self.ended.done():
+    def add(self, chunk: Chunk[Any]) -> None:
+        """Takes the next chunk."""
+        model, chunk.request, chunk.first = self.model, self, self.sent
+        chunk.missing = count = len(chunk.work)
+        chunk.rows = [{}] * count
+        self.left = chunk.left and model.cost(chunk.left)
+        if not count:
             return
-        if error is None:
-            self.ended.set_result(None)
-        else:
-            self.ended.set_exception(error)
-        self._wake()
+        if model.scale != 1.0:
+            chunk.lengths = [model.cost(length) for length in chunk.lengths]
+        self.sent += count
+        self.queued += sum(chunk.lengths)
+        self.chunks.append(chunk)
+        self.unanswered.append(chunk)
 
-    def _wake(self) -> None:
-        if self._caught_up is not None and not self._caught_up.done():
-            self._caught_up.set_result(None)
+    def put(self, chunk: Chunk[Any], index: int, row: Row) -> None:
+        """Takes the row of a chunk's sequence."""
+        chunk.rows[index] = row
+        chunk.missing -= 1
+        if not chunk.missing and not chunk.done.done():
+            self.unanswered.remove(chunk)
+            chunk.done.set_result(None)
 
-    @property
-    def tokens(self) -> int:
-        """Of the sequences that it has, and those that are expected."""
-        return sum(self.lengths) + self.reserved + self.later
-
-    @property
-    def room(self) -> int:
-        """Of a request in parts: the most tokens of the queue, which are of the first model, that it has there."""
-        return self.model.of(self.part)
-
-    @property
-    def next_length(self) -> int:
-        """Tokens of the sequence that is dispatched next; 0 where none is there."""
-        return self.lengths[self.dispatched] if self.dispatched < len(self.lengths) else 0
+    def fail(self, error: ServiceError) -> None:
+        """Ends the request with `error`. Does nothing where it has failed."""
+        if self.error is None:
+            self.error = error
+            for chunk in self.unanswered:
+                if not chunk.done.done():
+                    chunk.done.set_result(None)
 
     @property
     def unserved(self) -> int:
-        """Tokens in the queue that have not been dispatched, also of the sequences that are expected."""
-        return self.queued_tokens + self.reserved
+        """Cost of what has not been dispatched, also of the chunks that are expected."""
+        return self.queued + self.left
 
     @property
     def dispatched_all(self) -> bool:
-        return not self.queued_tokens and not self.missing
+        return not self.queued and not self.left
 
-    def extend(self, work: Sequence[Tokens], reserved: int) -> None:
-        """Takes the next of the missing sequences: what the queue does on `append`."""
-        lengths = self.model.of_each(work)
-        self.work += work
-        self.lengths += lengths
-        self.rows += [{}] * len(lengths)
-        self.queued_tokens += sum(lengths)
-        self.missing = max(1, self.missing - len(lengths)) if reserved else 0
-        self.reserved = min(reserved, max(0, self.room - self.queued_tokens)) if self.part else reserved
-        self.later = reserved - self.reserved
+    @property
+    def next_lengths(self) -> Iterator[int]:
+        """The cost of each sequence that can be dispatched, in order."""
+        chunks = () if self.aside else self.chunks
+        return chain.from_iterable(islice(chunk.lengths, chunk.dispatched, None) for chunk in chunks)
 
-    def dispatch(self, max_tokens: int, *, always_one: bool) -> "list[SequenceJob]":
-        """The next sequences that fit into `max_tokens`; `always_one`: the first one, however long."""
+    def dispatch(self, most: int, *, always_one: bool) -> "list[SequenceJob]":
+        """The next sequences that fit into the cost `most`; `always_one`: the first one, however long."""
         jobs: list[SequenceJob] = []
-        lengths = self.lengths
-        while self.dispatched < len(lengths):
-            length = lengths[self.dispatched]
-            if length > max_tokens and (jobs or not always_one):
-                break
-            jobs.append((self, self.dispatched))
-            self.dispatched += 1
-            self.queued_tokens -= length
-            max_tokens -= length
+        while self.chunks:
+            chunk = self.chunks[0]
+            for at in range(chunk.dispatched, len(chunk.lengths)):
+                length = chunk.lengths[at]
+                if length > most and (jobs or not always_one):
+                    self.dispatched += len(jobs)
+                    return jobs
+                jobs.append((chunk, at))
+                chunk.dispatched += 1
+                self.queued -= length
+                most -= length
+            self.chunks.popleft()
+        self.dispatched += len(jobs)
         return jobs
 
 
-SequenceJob = tuple[Request, int]  # one sequence in a run: its request and its index there
+SequenceJob = tuple[Chunk[Any], int]  # one sequence in a run: its chunk and its index there
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -246,18 +171,10 @@ WHOLE_BUDGET = Selection()
 @dataclass(slots=True, eq=False)
 class NextBatch:
     tokens_left: int  # that still fit
-    model: ModelCost | None = None  # that of its first request
+    model: QueuedModel | None = None  # that of its first request
     jobs: list[SequenceJob] = field(default_factory=list)
     expired: list[Request] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
-
-
-def check_not_empty(work: Sequence[Tokens], first: int) -> None:
-    """Raises InferenceFailed, since no run would end such a request. `first` is the index of the first sequence."""
-    if not work:
-        raise InferenceFailed("the request has no inputs")
-    for index, tokens in enumerate(work, first):
-        if not len(tokens.ids):
-            raise InferenceFailed("the input has no tokens", index=index)
+    to_load: list[QueuedModel] = field(default_factory=list)  # requests wait for them
 
 
 def halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:

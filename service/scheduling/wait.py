@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from packbert.service.errors import DeadlineTooShort, Overloaded, TooLarge
+from packbert.service.errors import DeadlineTooShort, Overloaded
 from packbert.service.scheduling.order import FairOrder
 
+WAITS_ALONE = 3  # a request may wait so many times the time that it takes alone
 SURE_SHARE = 0.5  # of the longest wait: while all that is queued drains within it, no request is refused for its wait
 RECENT_SECONDS = 3.0  # time constant of the average of what was admitted
 MAX_EXPONENT = 50.0  # the sums are decayed before their weights grow beyond e**50
@@ -50,10 +51,12 @@ class QueueLoad(NamedTuple):
     """What the queue holds when a request arrives."""
 
     now: float  # seconds of the queue's clock
-    queued: int  # tokens, with those that are expected
-    capacity: int  # the most that may be queued with the request
-    budget: int  # tokens of a batch
-    rate: float  # tokens a second, measured
+    queued: int  # cost of all that is to be dispatched, as expected
+    held: int  # tokens of the models themselves that the requests hold
+    capacity: int  # the most that may be held with the request
+    over: int  # cost of what would be held beyond that
+    budget: int  # cost of a batch
+    rate: float  # cost a second, measured
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,31 +72,30 @@ class WaitLimit:
     def check(self, size: int, patience: float, latest: Callable[[], float], load: QueueLoad) -> None:
         """Raises as RequestQueue.check_admission for the size and the wait.
 
-        No request is refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an
-        estimate counts what may arrive later. `latest` is the longest wait of a request of this size, as the queue
-        serves late ones first: no error names a longer one.
+        A request may wait for `max_wait_seconds`, or for WAITS_ALONE times the time that it takes alone. None is
+        refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an estimate
+        counts what may arrive later. `latest` is the longest wait of a request of this size, as the queue serves late
+        ones first: no error names a longer one.
         """
-        if size > load.capacity:
-            limit = f"the queue takes at most {load.capacity} at once (BERT_MAX_WAITING_TOKENS)"
-            raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
-        over, longest = load.queued + size - load.capacity, min(patience, self.max_wait_seconds)
-        if over <= 0 and (not load.queued or load.queued + size <= SURE_SHARE * longest * load.rate):
+        over, allowed = load.over, max(self.max_wait_seconds, WAITS_ALONE * size / load.rate)
+        longest = min(patience, allowed)
+        if over <= 0 and load.queued + size <= SURE_SHARE * longest * load.rate:
             return
         ahead, arriving = self.fair.ahead(size), self._arriving(size, load)
         wait = self._drain_seconds(ahead, arriving, load)
         if over <= 0 and wait <= longest:
             return
-        if over <= 0 and wait <= self.max_wait_seconds:
+        if over <= 0 and wait <= allowed:
             seconds = self._seconds_until(size, longest, MIN_RETRY_SECONDS * load.rate, ahead, arriving, load)
             retry = math.ceil(seconds)
             message = f"the request would wait about {wait:.1f} s, and its deadline is in {patience:.1f} s"
             raise DeadlineTooShort(f"{message}: send a longer one, or retry in {retry} s", retry_after=retry)
         least = max(MIN_RETRY_SECONDS * load.rate, over)
-        room = self._seconds_until(size, self.max_wait_seconds, least, ahead, arriving, load)
+        room = self._seconds_until(size, allowed, least, ahead, arriving, load)
         retry = self._return_seconds(size, room, load)
-        limit = f"the longest wait is {self.max_wait_seconds:g} s (BERT_MAX_WAIT_SECONDS)"
+        limit = f"the longest wait is {allowed:.4g} s (BERT_MAX_WAIT_SECONDS)"
         if over > 0:
-            limit = f"the queue holds {load.queued} of at most {load.capacity} tokens (BERT_MAX_WAITING_TOKENS)"
+            limit = f"the queue holds {load.held} of at most {load.capacity} tokens (BERT_MAX_WAITING_TOKENS)"
         message = f"the request would wait about {min(wait, latest()):.1f} s, {limit}; retry in {retry} s"
         raise Overloaded(message, retry_after=retry)
 

@@ -12,7 +12,7 @@ RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; 
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # made for each batch: a frozen one takes four times as long
 class BatchReport:
     """One successful run."""
 
@@ -83,48 +83,57 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True, eq=False)
 class WatchedRun:
-    began: float = 0.0  # seconds; valid once `timer` is set
-    timer: asyncio.TimerHandle | None = None
-    sessions: int = 0  # that it uses since `began`
-    intervals: int = 0  # that have passed
+    sessions: int  # that it uses
+    began: float = math.nan  # seconds; NaN while it waits for the device
+    intervals: int = 0  # that have passed since then
 
 
 @dataclass(slots=True, eq=False)
 class Watchdog:
+    """Counts intervals of its own, so that a stopped process or a suspended machine does not count."""
+
     clock: Clock = time.monotonic
     run_timeout_seconds: float = 30.0
     on_timeout: Callable[[], None] = lambda: None  # called when a run has lasted that long
     side_by_side: bool = False
     busy: BusyShare = field(default_factory=BusyShare)
     _runs: list[WatchedRun] = field(default_factory=list)
+    _timer: asyncio.TimerHandle | None = None  # of the next interval, while anything runs or ran lately
 
     def begin(self, *, all_cores: bool) -> WatchedRun:
-        run = WatchedRun(sessions=self.busy.sessions if all_cores else 1)
+        run = WatchedRun(self.busy.sessions if all_cores else 1)
         self._runs.append(run)
         if self.side_by_side or len(self._runs) == 1:
             self._start(run)
         return run
 
     def end(self, run: WatchedRun) -> None:
-        if run.timer is not None:
-            run.timer.cancel()
+        if math.isnan(run.began):  # it has ended before the run that has the device: its time is not known
+            run.began = self.clock()
+        else:
             self.busy.change(-run.sessions, self.clock())
         self._runs.remove(run)
-        if self._runs and self._runs[0].timer is None:
+        if self._runs and math.isnan(self._runs[0].began):
             self._start(self._runs[0])
 
     def _start(self, run: WatchedRun) -> None:
         run.began = self.clock()
         self.busy.change(run.sessions, run.began)
-        self._count_next_interval(run)
+        if self._timer is None:
+            self._wait_for_interval()
 
-    def _count_next_interval(self, run: WatchedRun) -> None:
+    def _wait_for_interval(self) -> None:
         loop, seconds = asyncio.get_running_loop(), self.run_timeout_seconds / INTERVALS
-        run.timer = loop.call_later(seconds, self._on_interval, run, loop.time() + 2 * seconds)
+        self._timer = loop.call_later(seconds, self._on_interval, loop.time() + 2 * seconds)
 
-    def _on_interval(self, run: WatchedRun, latest: float) -> None:
-        run.intervals += asyncio.get_running_loop().time() <= latest
-        if run.intervals < INTERVALS:
-            self._count_next_interval(run)
-        else:
-            self.on_timeout()
+    def _on_interval(self, latest: float) -> None:
+        """A run counts an interval that it was there for as a whole: it ends the process after eight to nine."""
+        self._timer = None
+        counts = asyncio.get_running_loop().time() <= latest
+        for run in self._runs:
+            run.intervals += counts and not math.isnan(run.began)
+            if run.intervals > INTERVALS:
+                self.on_timeout()
+                return
+        if self._runs:
+            self._wait_for_interval()

@@ -10,8 +10,9 @@ from pydantic_core import PydanticCustomError
 
 from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid
-from packbert.service.tasks.base import MAX_TOP_K, LongList, TaskResult, Tasks
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import (
+    MAX_TOP_K,
     PARAMETERS,
     Body,
     ClientFields,
@@ -20,8 +21,10 @@ from packbert.service.tasks.inputs import (
     merge_parameters,
 )
 from packbert.service.tasks.predict import Floats, softmax
+from packbert.service.tasks.results import LongList
+from packbert.service.tokenization.chunks import Chunks, TextChunk, start
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
-from packbert.service.tokenization.pairs import DEFAULT_MAX_TOKENS, WindowOptions
+from packbert.service.tokenization.windows import DEFAULT_MAX_TOKENS, WindowOptions
 from packbert.service.turns import in_turns
 
 OPTIONS = EncodeOptions(outputs=frozenset({"spans"}), spans=True)
@@ -79,31 +82,28 @@ Answers = Answer | list[Answer]
 AnswerResponse = Answers | list[Answers]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What a request asks of every answer."""
-
-    top_k: int
-    max_tokens: int  # of an answer
-    allow_empty: bool
-    align_to_words: bool
-
-
-async def answer(tasks: Tasks, request: AnswerRequest) -> TaskResult:
+async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
     """For one question an answer, or a list of at most `top_k` if that is more than 1; for a list a list of these."""
     request = merge_parameters(request)
     inputs = _inputs(request)
     tasks.check_count(inputs)
-    asked = _asked(request)
+    if (top_k := request.top_k or 1) > MAX_TOP_K:
+        raise Invalid(f"top_k is {top_k}; at most {MAX_TOP_K} are allowed", code="top_k")
+    windows = _window_options(tasks, request)
     pairs = [(one.question, one.context) for one in inputs]
     options, most = tasks.reading(request, OPTIONS), tasks.limits.max_inputs
-    job = tasks.tokenizer.start_questions(pairs, options, _window_options(tasks, request), most)
-    result = await tasks.run_job(job)
-    found = [_Candidates(context, asked) for _, context in pairs]
-    async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
-        found[index].add(tokens, row)
-    value = LongList([one.best() async for one in in_turns(found)])
-    return result.finish(value if isinstance(request.inputs, list) else value[0])
+
+    def chunks() -> TextChunk | Chunks:
+        return start(tasks.tokenizer.question_reader(pairs, options, windows, most), tasks.tokenizer.turns)
+
+    async def best(result: TaskResult) -> Any:
+        found = [_Candidates(context, request, top_k) for _, context in pairs]
+        async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
+            found[index].add(tokens, row)
+        value = LongList([one.best() async for one in in_turns(found)])
+        return value if isinstance(request.inputs, list) else value[0]
+
+    return Task(chunks, best)
 
 
 def _inputs(request: AnswerRequest) -> Sequence[QuestionAndContext]:
@@ -114,19 +114,6 @@ def _inputs(request: AnswerRequest) -> Sequence[QuestionAndContext]:
     assert request.question is not None
     assert request.context is not None
     return [QuestionAndContext(question=request.question, context=request.context)]
-
-
-def _asked(request: AnswerParameters) -> _Asked:
-    """Raises Invalid for more answers than allowed."""
-    top_k = request.top_k or 1
-    if top_k > MAX_TOP_K:
-        raise Invalid(f"top_k is {top_k}; at most {MAX_TOP_K} are allowed", code="top_k")
-    return _Asked(
-        top_k=top_k,
-        max_tokens=request.max_answer_len or DEFAULT_ANSWER_TOKENS,
-        allow_empty=bool(request.handle_impossible_answer),
-        align_to_words=request.align_to_words is not False,
-    )
 
 
 def _window_options(tasks: Tasks, request: AnswerParameters) -> WindowOptions:
@@ -151,7 +138,8 @@ class _Candidates:
     """The answers to one question, from the windows of its context one after another."""
 
     context: str
-    asked: _Asked
+    asked: AnswerParameters
+    top_k: int
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)  # by their text in lower case
     empty_score: float = 1.0  # that no window has an answer: the least of the windows so far
 
@@ -160,12 +148,13 @@ class _Candidates:
 
         The score of tokens s to e is P_start(s) P_end(e), each the softmax over the context and [CLS].
         """
-        asked, own = self.asked, np.flatnonzero(tokens.spans[:, 0] >= 0)
+        own = np.flatnonzero(tokens.spans[:, 0] >= 0)
         starts, ends = tokens.spans[own].T.tolist()
         start, end = softmax(row["spans"][np.append(0, own)].astype(np.float64).T)
         self.empty_score = min(self.empty_score, float(start[0] * end[0]))
-        count = 2 * asked.top_k + 10 if asked.align_to_words else asked.top_k
-        for first, last, score in best_spans(start[1:], end[1:], count, asked.max_tokens):
+        count = self.top_k if self.asked.align_to_words is False else 2 * self.top_k + 10
+        longest = self.asked.max_answer_len or DEFAULT_ANSWER_TOKENS
+        for first, last, score in best_spans(start[1:], end[1:], count, longest):
             self._add_answer(starts[first], ends[last], score)
 
     def _add_answer(self, start: int, end: int, score: float) -> None:
@@ -176,10 +165,10 @@ class _Candidates:
     def best(self) -> dict[str, Any] | list[dict[str, Any]]:
         """The answer, or a list of at most `top_k` where that is more than 1."""
         found = list(self.answers.values())
-        if self.asked.allow_empty:
+        if self.asked.handle_impossible_answer:
             found.append({"score": self.empty_score, "start": 0, "end": 0, "answer": ""})
         found.sort(key=lambda one: -one["score"])
-        return found[0] if self.asked.top_k == 1 else found[: self.asked.top_k]
+        return found[0] if self.top_k == 1 else found[: self.top_k]
 
 
 def best_spans(start: Floats, end: Floats, count: int, longest: int) -> Iterator[tuple[int, int, float]]:

@@ -7,11 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import MAX_ATTENTION, LongObject, TaskResult, Tasks, check_tokens
-from packbert.service.tasks.inputs import FailFastList, ModelField, Pair, SpecialTokensField, as_text
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
+from packbert.service.tasks.inputs import MAX_ATTENTION, FailFastList, ModelField, Pair, SpecialTokensField, as_text
+from packbert.service.tasks.results import LongObject
 from packbert.service.tasks.vectors import Piece, show_pieces
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.tokenization.chunks import Chunks, TextChunk
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, no_tokens
+from packbert.service.turns import DEADLINE
 
 MAX_NUMBERS = 24 * 16 * 128**2  # BERT-large's for 128 tokens: about 80 MB of JSON, 25 MB as NPY
 OPERATIONS_PER_NUMBER = 4000  # made and written: 84 ns, in which the bundled model does so many (AMD Zen 3, fp32)
@@ -48,7 +52,7 @@ class AttentionResponse(BaseModel):
     )
 
 
-async def attention(tasks: Tasks, request: AttentionRequest) -> TaskResult:
+async def attention(tasks: Tasks, request: AttentionRequest) -> Task:
     """The pieces, and a float32 array [layers, heads, tokens, tokens], or less with `reduce`."""
     sizes = tasks.manifest.sizes
     layers = _choose(request.layers, sizes["layers"], "layers")
@@ -57,30 +61,40 @@ async def attention(tasks: Tasks, request: AttentionRequest) -> TaskResult:
         layers = list(range(max(layers) + 1))
     averaged = request.reduce is not None and request.heads is None  # by the engine
     each = len(layers) * (1 if averaged else sizes["heads"])
-
     output = "attention_mean" if averaged else "attention"
     options = EncodeOptions(outputs=frozenset({output}), layers=tuple(layers), spans=True)
     options = tasks.reading(request, options)
     # a text that is too long is refused by its tokens, however many they are
-    read = tasks.tokenizer.encode([as_text(request.inputs, 0)], options, "right")
-    (tokens,), tokenize_seconds = await tasks.prepare(read)
-    check_tokens([tokens], [0])
+    (tokens,) = await tasks.tokenizer.encode([as_text(request.inputs, 0)], options, "right")
+    if tokens.empty:
+        raise no_tokens("input", 0)
     check_size(tokens, each)
-    cost = expected_cost(len(tokens), each * len(tokens) ** 2, sizes)
-    result = await tasks.run_alone([tokens], cost=cost)
-    result.tokenize_seconds, (row,) = tokenize_seconds, result.rows
-    shape = (len(layers), *(() if averaged else (sizes["heads"],)), len(tokens), len(tokens))
-    array = row[output].reshape(shape)
-    if not averaged and request.heads is not None:
-        array = array[:, heads]
-    if request.reduce is not None and not averaged:
-        array = array.mean(axis=1, dtype=np.float64)
-    if request.reduce == "rollout":
-        array = rollout(array)
-    found = np.ascontiguousarray(array, np.float32)
-    pieces = _describe(tasks, tokens)
-    result.compared = ()
-    return result.finish(LongObject(pieces=pieces, layers=layers, heads=heads, attention=found))
+
+    cost, rows = expected_cost(len(tokens), each * len(tokens) ** 2, sizes), list[Row]()
+
+    async def chunks() -> Chunks:
+        """The text, which counts as `cost` tokens, when no other request of /attention runs."""
+        yield TextChunk([], left=cost)
+        await DEADLINE.get().wait_for(tasks.alone.acquire(), "while other requests of /attention ran")
+        try:
+            rows.extend((yield TextChunk([tokens], [0], left=cost - len(tokens), needs_rows=True)) or ())
+        finally:
+            tasks.alone.release()
+
+    async def answer(result: TaskResult) -> LongObject:
+        result.compared = ()
+        shape = (len(layers), *(() if averaged else (sizes["heads"],)), len(tokens), len(tokens))
+        array = rows[0][output].reshape(shape)
+        if not averaged and request.heads is not None:
+            array = array[:, heads]
+        if request.reduce is not None and not averaged:
+            array = array.mean(axis=1, dtype=np.float64)
+        if request.reduce == "rollout":
+            array = rollout(array)
+        found, pieces = np.ascontiguousarray(array, np.float32), _describe(tasks, tokens)
+        return LongObject(pieces=pieces, layers=layers, heads=heads, attention=found)
+
+    return Task(chunks, answer)
 
 
 def expected_cost(tokens: int, numbers: int, sizes: Mapping[str, int]) -> int:

@@ -1,6 +1,7 @@
 """/choose: which of several choices fits a prompt best, by the multiple-choice head of a fine-tuned model."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -8,9 +9,10 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from packbert.service.errors import Invalid, ServiceError
-from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import Body, ClientFields, FailFastList, TruncationFields
 from packbert.service.tasks.predict import Floats, softmax
+from packbert.service.tasks.results import LongList
 from packbert.service.tokenization.encoding import EncodeOptions
 from packbert.service.turns import in_turns
 
@@ -47,26 +49,27 @@ class Choice(BaseModel):
 ChooseResponse = list[Choice] | list[list[Choice]]
 
 
-async def choose(tasks: Tasks, request: ChooseRequest) -> TaskResult:
+async def choose(tasks: Tasks, request: ChooseRequest) -> Task:
     """The choices of a prompt, best first: a list for one prompt, a list of lists for a list of prompts."""
     inputs = _inputs(request)
     if (empty := next((index for index, one in enumerate(inputs) if not one.choices), None)) is not None:
         raise Invalid("choices is empty: send at least one", code="empty", index=empty)
     owners = [index for index, one in enumerate(inputs) for _ in one.choices]
     pairs = [(one.prompt, choice) for one in inputs for choice in one.choices]
-    try:
-        result = await tasks.run(pairs, request, OPTIONS)
-    except ServiceError as error:
+
+    def locate(error: ServiceError) -> None:
         if error.index is not None:
             place = error.index - owners.index(owners[error.index])
             error.message = f"choice {place}: {error.message}"
             error.index = owners[error.index]
-        raise
-    logits = np.array([row["choices"][0, 0] for row in result.rows], np.float64)
-    ends = np.cumsum([len(one.choices) for one in inputs])[:-1]
-    parts = zip(inputs, np.split(logits, ends), strict=True)
-    value = LongList([_rank(one.choices, softmax(part)) async for one, part in in_turns(parts)])
-    return result.finish(value if isinstance(request.inputs, list) else value[0])
+
+    async def answer(result: TaskResult) -> Any:
+        logits = np.array([row["choices"][0, 0] for row in result.rows], np.float64)
+        parts = zip(inputs, np.split(logits, np.cumsum([len(one.choices) for one in inputs])[:-1]), strict=True)
+        value = LongList([_rank(one.choices, softmax(part)) async for one, part in in_turns(parts)])
+        return value if isinstance(request.inputs, list) else value[0]
+
+    return Task(partial(tasks.chunks, pairs, request, OPTIONS), answer, locate=locate)
 
 
 def _inputs(request: ChooseRequest) -> Sequence[PromptAndChoices]:

@@ -1,53 +1,76 @@
 """Vectors of texts, and the similarity of texts."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packbert.service.artifact import Manifest
 from packbert.service.errors import Invalid, NoSuchHead, ServiceError
-from packbert.service.tasks.base import TaskResult, Tasks, as_list
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import (
     EmbeddingFields,
     EmbedRequest,
     SimilarityRequest,
-    StringOrList,
     TextsOrIds,
     TruncationFields,
     VectorFields,
     WindowFields,
     merge_parameters,
 )
-from packbert.service.tasks.windows import asks_for_windows, run_vectors
-from packbert.service.tokenization.encoding import EncodeOptions, PromptedTexts, TokenIds
+from packbert.service.tokenization.chunks import Chunks, TextChunk, start
+from packbert.service.tokenization.encoding import EncodeOptions, PromptedTexts, Text, TokenIds
+from packbert.service.tokenization.windows import WindowsReader
 from packbert.service.turns import in_turns
 
 VECTORS_AT_ONCE = 256  # scaled at once: 1 ms for 768 numbers
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
+Floats = NDArray[Any]
+Combine = Callable[[Floats, NDArray[np.int64]], Floats]  # [windows, ...] and [windows] tokens added -> [...]
 
 
-async def embed(tasks: Tasks, request: EmbedRequest) -> TaskResult:
-    """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
-    request = merge_parameters(request)
-    inputs = read_inputs(tasks, request.inputs, request.tokenizer, request)
-    return await embed_texts(tasks, inputs, request)
+async def embed(tasks: Tasks, request: EmbedRequest) -> Task:
+    """[inputs, dimensions] float32."""
+    return await embed_texts(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
 
 
-async def embed_texts(tasks: Tasks, texts: list[str] | TokenIds, request: EmbeddingFields) -> TaskResult:
-    """As `embed`."""
+async def embed_texts(
+    tasks: Tasks,
+    texts: Sequence[str] | TokenIds,
+    request: EmbeddingFields,
+    *,
+    beside: int = 0,
+    accepts_empty: bool = False,
+) -> Task:
+    """As `embed`; `beside` as in `Tasks.chunks`."""
     pooling = _choose_pooling(tasks, request)
-    options = tasks.reading(request, OPTIONS[pooling])
+    options = OPTIONS[pooling]
     prompted, prompt = prepend_prompt(tasks, texts, request)
     if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-        options, _ = await tasks.prepare(_options_without(tasks, prompt, options))
+        options = await _options_without(tasks, prompt, tasks.reading(request, options))
     if isinstance(request, WindowFields) and asks_for_windows(request, request):
-        result = await run_vectors(tasks, prompted, prompt, request, options)
-    else:
-        result = await tasks.run(prompted, request, options)
-    return await _finish(tasks, result, request, pooling)
+        windows = await windows_of_prompted(tasks, prompted, prompt, request, tasks.reading(request, options))
+        return Task(windows.chunks, partial(_answer, tasks, request, pooling, windows))
+    chunks = partial(tasks.chunks, prompted, request, options, beside=beside)
+    return Task(chunks, partial(_answer, tasks, request, pooling, None), accepts_empty=accepts_empty)
+
+
+async def _answer(
+    tasks: Tasks, request: EmbeddingFields, pooling: str, windows: "Windows | None", result: TaskResult
+) -> Floats:
+    defaults, vectors = tasks.embedding, [row[pooling][0] for row in result.rows]
+    if windows is not None:
+        vectors = await windows.combine(result, vectors, mean)
+    kept = defaults.kept_dimensions if pooling == defaults.pooling and request.dimensions is None else None
+    if kept is not None and request.normalize is not None:  # cut, then scaled, if the request says so
+        request = request.model_copy(update={"dimensions": kept})
+    made = await stack_vectors(vectors, request, normalize=defaults.normalize)
+    made = made if kept is None else np.ascontiguousarray(made[:, :kept])
+    result.compared = [made]
+    return made
 
 
 def read_inputs(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields) -> list[str] | TokenIds:
@@ -55,8 +78,10 @@ def read_inputs(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request
 
     Raises Invalid where the client does not say that the ids are of this model's tokenizer, and for a prompt of ids.
     """
-    if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
-        return as_list(cast(StringOrList, inputs))
+    if isinstance(inputs, str):
+        return [inputs]
+    if not inputs or isinstance(inputs[0], str):
+        return cast(list[str], inputs)
     if tokenizer != (name := tasks.manifest.name):
         given = "no tokenizer is named" if tokenizer is None else f"the tokenizer is {tokenizer!r}"
         raise Invalid(
@@ -111,10 +136,11 @@ def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
         routes = "/embed and /embed_all have" if pooling == "none" else "/embed has"
         message = f"pooling {pooling} gives a vector for each token: {routes} it, this route does not"
         raise Invalid(message, code="pooling")
-    if pooling == "sentence" and pooling not in tasks.manifest.heads:
-        own = tasks.manifest.embedding.pooling
-        raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
-    tasks.require_head(pooling)
+    if pooling not in tasks.manifest.heads:
+        if pooling == "sentence":
+            own = tasks.manifest.embedding.pooling
+            raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
+        raise tasks.no_head(pooling)
     width = int(tasks.manifest.outputs[pooling].shape[-1])
     check_dimensions(request, width)
     return pooling
@@ -127,20 +153,7 @@ def check_dimensions(request: VectorFields, width: int) -> None:
         raise Invalid(message, code="dimensions")
 
 
-async def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, pooling: str) -> TaskResult:
-    defaults, vectors = tasks.embedding, [row[pooling][0] for row in result.rows]
-    kept = defaults.kept_dimensions if pooling == defaults.pooling and request.dimensions is None else None
-    if kept is not None and request.normalize is not None:  # cut, then scaled, if the request says so
-        request = request.model_copy(update={"dimensions": kept})
-    made = await stack_vectors(vectors, request, normalize=defaults.normalize)
-    made = made if kept is None else np.ascontiguousarray(made[:, :kept])
-    result.compared = [made]
-    return result.finish(made)
-
-
-async def stack_vectors(
-    vectors: Sequence[NDArray[np.generic]], request: EmbeddingFields, *, normalize: bool
-) -> NDArray[np.generic]:
+async def stack_vectors(vectors: Sequence[Floats], request: EmbeddingFields, *, normalize: bool) -> Floats:
     """[vectors, ...], each as of `cut_and_scale`."""
     if len(vectors) <= VECTORS_AT_ONCE:  # np.array: np.stack takes ten times as long for one vector
         return cut_and_scale(np.array(vectors), request, normalize=normalize)
@@ -149,7 +162,7 @@ async def stack_vectors(
     return np.concatenate(parts)
 
 
-def cut_and_scale(vectors: NDArray[np.generic], request: EmbeddingFields, *, normalize: bool) -> NDArray[np.generic]:
+def cut_and_scale(vectors: Floats, request: EmbeddingFields, *, normalize: bool) -> Floats:
     """The leading `dimensions` of vectors [..., width], then their unit length; `normalize`: if it is not asked for."""
     own = vectors[..., : request.dimensions]
     scales = normalize if request.normalize is None else request.normalize
@@ -162,16 +175,77 @@ async def _options_without(tasks: Tasks, prompt: str, options: EncodeOptions) ->
     return replace(options, pooled_from=len(alone) - 1)
 
 
-async def similarity(tasks: Tasks, request: SimilarityRequest) -> TaskResult:
+def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
+    """Raises Invalid where texts are also to be cut."""
+    if fields.long is None and fields.stride is None:
+        return False
+    if request.truncate not in (None, False, "NONE"):
+        message = "truncate: true cuts a text that is too long, and long: windows (or a stride) reads all of it"
+        raise Invalid(f"{message}: send one of them", code="parameters")
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Windows:
+    """Texts that are read as windows, each of which counts as an input, and one answer made of those of each text."""
+
+    tasks: Tasks
+    texts: Sequence[Text]
+    fields: WindowFields
+    options: EncodeOptions
+    prompt: int = 0  # tokens that every window begins with
+    _reader: WindowsReader = field(init=False)
+
+    def chunks(self) -> TextChunk | Chunks:
+        tasks = self.tasks
+        tasks.check_count(self.texts)
+        self._reader = tasks.tokenizer.window_reader(
+            self.texts, self.options, stride=self.fields.stride, prompt=self.prompt, most=tasks.limits.max_inputs
+        )
+        return start(self._reader, tasks.tokenizer.turns)
+
+    async def combine(self, result: TaskResult, answers: Sequence[Floats], combine: Combine) -> list[Floats]:
+        """The answer of each text, from those of all windows; that of a text of one window is untouched."""
+        added, own = np.array(self._reader.added, np.int64), windows_of_texts(result)
+        return [
+            answers[one.start] if one.stop - one.start == 1 else combine(np.stack(answers[one]), added[one])
+            async for one in in_turns(own)
+        ]
+
+
+async def windows_of_prompted(
+    tasks: Tasks, texts: Sequence[str], prompt: str, fields: WindowFields, options: EncodeOptions
+) -> Windows:
+    """Windows that all begin with the prompt, up to the model's limit."""
+    size = 0
+    if prompt:
+        (alone,) = await tasks.tokenizer.encode([prompt], replace(options, spans=True), "right")
+        size = int((alone.spans[:, 0] >= 0).sum())  # without the special tokens around it
+    return Windows(tasks, texts, fields, options, size)
+
+
+def windows_of_texts(result: TaskResult) -> list[slice]:
+    """Where the windows of each text are among the rows; their numbers are in the result from now on."""
+    result.windows = np.bincount(result.owners).tolist()
+    ends = np.cumsum(result.windows).tolist()
+    return list(map(slice, [0, *ends[:-1]], ends))
+
+
+def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
+    """[...] of [windows, ...], in float64 weighted by the tokens that each window adds; then as it was."""
+    return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
+
+
+def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG001
+    """[...] of [windows, ...]."""
+    return np.asarray(answers.max(axis=0))
+
+
+async def similarity(tasks: Tasks, request: SimilarityRequest) -> Task:
     """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
     request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
-    return await similarities(tasks, source, sentences, request, name="source_sentence")
-
-
-def similarity_fields(manifest: Manifest) -> dict[str, bool]:
-    """Of the vectors that `compare` reads: for a cosine of unit length, for others as `encode` gives them."""
-    return {"normalize": True} if manifest.embedding.similarity in ("", "cosine") else {}
+    return await similarities(tasks, [source], sentences, request, partial(locate_behind, "source_sentence", 1))
 
 
 def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -191,23 +265,34 @@ def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.f
 
 
 async def similarities(
-    tasks: Tasks, text: str, others: Sequence[str], fields: TruncationFields, *, name: str
-) -> TaskResult:
-    """[others] float32, of the vectors that `embed` gives for the same fields.
+    tasks: Tasks,
+    first: Sequence[str],
+    second: Sequence[str],
+    fields: TruncationFields,
+    locate: Callable[[ServiceError], None],
+    *,
+    accepts_empty: bool = False,
+) -> Task:
+    """[second] float32: of each text and that of `first` at its place, or the only one, by the vectors of `embed`.
 
-    Raises what `embed` raises; the index of an error is that of one of `others`, and an error of `text` has none but
-    begins with `name`.
+    `locate` as in `Task`, for an error of all texts.
     """
-    tasks.check_count(others)
-    shared = {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
-    request = EmbedRequest.model_validate(shared | {"inputs": [text, *others]} | similarity_fields(tasks.manifest))
-    try:
-        result = await embed(tasks.allowing(1 + len(others)), request)
-    except ServiceError as error:
-        if error.index == 0:
+    count, shared = len(first), {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
+    # of unit length for a cosine; for another function as `encode` gives them
+    normalize = True if tasks.manifest.embedding.similarity in ("", "cosine") else None
+    request = EmbeddingFields.model_construct(**shared, normalize=normalize)
+    task = await embed_texts(tasks, [*first, *second], request, beside=count, accepts_empty=accepts_empty)
+
+    def show(value: Floats, _: TaskResult) -> Floats:
+        vectors = value.astype(np.float64)
+        return compare(tasks.manifest, vectors[:count], vectors[count:]).astype(np.float32)
+
+    return task.then(show)._replace(locate=locate)
+
+
+def locate_behind(name: str, count: int, error: ServiceError) -> None:
+    """For a request whose first `count` texts are those of the field `name`, and its inputs the others."""
+    if error.index is not None:
+        error.index -= count
+        if error.index < 0:
             error.message, error.index = f"{name}: {error.message}", None
-        elif error.index is not None:
-            error.index -= 1
-        raise
-    first, *_ = vectors = np.asarray(result.value, np.float64)
-    return result.finish(compare(tasks.manifest, vectors[1:], first).astype(np.float32))

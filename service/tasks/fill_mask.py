@@ -1,8 +1,9 @@
 """Fills masks: request and response models, and the candidates of each mask."""
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,21 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import MAX_TOP_K, LongList, TaskResult, Tasks, as_list, check_tokens
+from packbert.service.tasks.flow import Task, TaskResult, Tasks, check_chunk
 from packbert.service.tasks.inputs import (
+    MAX_TOP_K,
     PARAMETERS,
     Body,
     ClientFields,
     StringOrList,
     TruncationFields,
+    as_list,
     merge_parameters,
 )
 from packbert.service.tasks.joint import OUTPUTS, choose_beam, fill_together
-from packbert.service.tasks.passes import Ids, describe_word, score_words, word_score
+from packbert.service.tasks.passes import Ids, Scores, describe_word, score_words, word_score
+from packbert.service.tasks.results import LongList
+from packbert.service.tokenization.chunks import TextChunk, each
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.turns import in_turns
 
@@ -97,43 +102,34 @@ MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so m
 MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
 
 
-async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> TaskResult:
+async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> Task:
     """One input (or a list of one) gives one result, a longer list a list of results."""
     asked = merge_parameters(request)
     if asked.joint:
         return await _fill_together(tasks, asked)
-    top_k = _top_k(tasks, asked)
-    words: dict[Ids, str] = {}
+    top_k, words = _top_k(tasks, asked), dict[Ids, str]()
     if asked.targets is not None:
-        finding = find_targets(tasks, as_list(asked.targets), first_piece=asked.first_piece is True)
-        words, _ = await tasks.prepare(finding)
+        words = await find_targets(tasks, as_list(asked.targets), first_piece=asked.first_piece is True)
         if any(len(ids) > 1 for ids in words):
             return await _fill_words(tasks, asked, words, top_k)
-    result = await _run(tasks, asked, top_k, words)
-    texts = in_turns(zip(result.sequences, result.rows, strict=True))
-    return result.finish(_unwrap([await _fill(tasks, tokens, row, top_k, words) async for tokens, row in texts]))
-
-
-async def _run(tasks: Tasks, asked: FillMaskRequest, top_k: int, words: Collection[Ids]) -> TaskResult:
-    """A pass for each text, which scores all of its masks."""
-    answer = AnswerSize(min(top_k, len(words) or top_k))
-
-    def check(sequences: Sequence[EncodedText], first: int) -> None:
-        check_masks(tasks, sequences, first)
-        answer.add(sequences)
-
     options = _options(top_k, tuple(sorted(ids[0] for ids in words)))
-    return await tasks.run(as_list(asked.inputs), asked, options, check=check)
+    chunks = partial(tasks.chunks, as_list(asked.inputs), asked, options)
+    check = AnswerSize(tasks, min(top_k, len(words) or top_k)).check
+    return Task(chunks, partial(_answer, tasks, top_k, words), check)
 
 
-async def _fill_words(tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, str], top_k: int) -> TaskResult:
-    """As `fill_mask`, for targets of which some have several pieces."""
-    answer = AnswerSize(min(top_k, len(words)))
-    texts, tokenize_seconds = await tasks.prepare(_read(tasks, asked, answer))
-    result, scores = await score_words(tasks, texts, list(words))
-    result.tokenize_seconds = tokenize_seconds
-    value = []
-    async for text, logs in in_turns(zip(texts, scores, strict=True)):
+async def _answer(tasks: Tasks, top_k: int, words: Mapping[Ids, str], result: TaskResult) -> Any:
+    if len(result.rows) == 1:
+        return await _fill(tasks, result.sequences[0], result.rows[0], top_k, words)
+    texts = in_turns(zip(result.sequences, result.rows, strict=True))
+    return _unwrap([await _fill(tasks, tokens, row, top_k, words) async for tokens, row in texts])
+
+
+async def _fill_words(tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, str], top_k: int) -> Task:
+    """For targets of which some have several pieces."""
+    texts = await _read(tasks, asked, AnswerSize(tasks, min(top_k, len(words))))
+
+    async def describe(text: EncodedText, logs: Scores) -> Any:
         per_mask = []
         async for mask, position in in_turns(enumerate(text.masks)):
             found = {ids: word_score(ids, logs[mask, ids]) for ids in words}
@@ -141,54 +137,51 @@ async def _fill_words(tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, 
             candidates = await _describe(tasks, text, position, order, [found[ids] for ids in order], words)
             own = zip(candidates, order, strict=True)
             per_mask.append([one | describe_word(tasks, ids, logs[mask, ids]) for one, ids in own])
-        value.append(_unwrap(per_mask))
-    return result.finish(_unwrap(value))
+        return _unwrap(per_mask)
+
+    scoring, scores = await score_words(tasks, texts, list(words))
+
+    async def answer(result: TaskResult) -> Any:
+        pairs = zip(texts, await scores(result), strict=True)
+        return _unwrap([await describe(text, logs) async for text, logs in in_turns(pairs)])
+
+    return scoring._replace(answer=answer)
 
 
-async def _fill_together(tasks: Tasks, asked: FillMaskRequest) -> TaskResult:
-    """As `fill_mask`, for `joint`: a list of candidates for each input, of which each fills all masks."""
+async def _fill_together(tasks: Tasks, asked: FillMaskRequest) -> Task:
+    """For `joint`: a list of candidates for each input, of which each fills all masks."""
     if asked.targets is not None:
         raise Invalid("targets are scored at each mask by itself, and joint fills all: send one of them", code="joint")
     beam, top_k = choose_beam(tasks, asked.beam, asked.top_k, DEFAULT_TOP_K)
-    texts, tokenize_seconds = await tasks.prepare(_read(tasks, asked, AnswerSize(top_k, joint=True)))
-    result = await fill_together(tasks, texts, beam=beam, top_k=top_k)
-    result.tokenize_seconds = tokenize_seconds
-    return result if len(texts) > 1 else result.finish(result.value[0])
+    texts = await _read(tasks, asked, AnswerSize(tasks, top_k, joint=True))
+    task = await fill_together(tasks, texts, beam=beam, top_k=top_k)
+    return task if len(texts) > 1 else task.then(lambda value, _: value[0])
 
 
 async def _read(tasks: Tasks, asked: FillMaskRequest, answer: "AnswerSize") -> list[EncodedText]:
-    """The tokens of the texts, all with masks; raises as `Tasks.run` does before the model runs."""
-    texts = as_list(asked.inputs)
-    tasks.check_count(texts)
-    options = tasks.reading(asked, _options(1, ()))
-    read = await tasks.tokenizer.encode(texts, options, tasks.truncation(asked))
-    check_tokens(read, range(len(read)))
-    check_masks(tasks, read, 0)
-    answer.add(read)
+    """The tokens of the texts, all with masks; raises what `fill_mask` does before the model runs."""
+    read = list[EncodedText]()
+    async for chunk in each(tasks.chunks(as_list(asked.inputs), asked, _options(1, ()))):
+        check_chunk(chunk, answer.check)
+        read += chunk.work
     return read
-
-
-def check_masks(tasks: Tasks, sequences: Sequence[EncodedText], first: int) -> None:
-    """Raises Invalid with the index of the first text without a mask; `first` is that of the first one."""
-    for index, tokens in enumerate(sequences, first):
-        if not tokens.masks:
-            cut = f"was cut away (at most {tasks.manifest.max_tokens} tokens): shorten the text, or cut its other side"
-            reason = cut if tokens.truncated else "was not found in the input"
-            raise Invalid(f"the mask token {tasks.tokenizer.mask_token} {reason}", code="no_mask", index=index)
 
 
 @dataclass(slots=True)
 class AnswerSize:
     """The size of a response with so many candidates for each mask, or for each text (`joint`), each with its text."""
 
+    tasks: Tasks
     candidates: int
     joint: bool = False
     masks: int = 0
     tokens: int = 0
 
-    def add(self, sequences: Sequence[EncodedText]) -> None:
-        """Raises TooLarge where the response exceeds MAX_ANSWER_TOKENS."""
-        for one in sequences:
+    def check(self, chunk: TextChunk) -> None:
+        """Raises Invalid with the index of a text without a mask, TooLarge over MAX_ANSWER_TOKENS."""
+        for index, one in zip(chunk.owners, chunk.work, strict=True):
+            if not one.masks:
+                raise self._no_mask(one, index)
             masks = 1 if self.joint else len(one.masks)
             self.masks += masks
             self.tokens += masks * self.candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS)
@@ -199,6 +192,12 @@ class AnswerSize:
                 f"{made} a response of {self.tokens} tokens; at most {MAX_ANSWER_TOKENS} are allowed: lower top_k or "
                 "split the request"
             )
+
+    def _no_mask(self, tokens: EncodedText, index: int) -> Invalid:
+        most = self.tasks.manifest.max_tokens
+        cut = f"was cut away (at most {most} tokens): shorten the text, or cut its other side"
+        reason = cut if tokens.truncated else "was not found in the input"
+        return Invalid(f"the mask token {self.tasks.tokenizer.mask_token} {reason}", code="no_mask", index=index)
 
 
 def _top_k(tasks: Tasks, asked: FillMaskRequest) -> int:
@@ -251,7 +250,9 @@ def _options(top_k: int, targets: tuple[int, ...]) -> EncodeOptions:
 async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[Ids, str]) -> Any:
     """The candidates of each mask, with the targets in `words`; with a single mask, without the outer list."""
     per_mask = []
-    async for n, position in in_turns(enumerate(tokens.masks)):
+    for n, position in enumerate(tokens.masks):
+        if n:  # other requests get a turn
+            await asyncio.sleep(0)
         if tokens.targets:
             logits = row["target_logits"].reshape(len(tokens.masks), -1)[n]
             order = np.argsort(-logits, kind="stable")[:top_k]
@@ -278,14 +279,15 @@ async def _describe(
     targets: Mapping[Ids, str],
 ) -> list[dict[str, Any]]:
     """The candidates, each the ids of its pieces, for the mask at `position`, as in the response."""
-    pad, all_ids = tasks.manifest.special_tokens.get("pad"), tokens.ids.tolist()
-    before, after = ([i for i in side if i != pad] for side in (all_ids[:position], all_ids[position + 1 :]))
-    fillings = [ids if pad not in ids else () for ids in candidates]
-    sequences = await tasks.tokenizer.decode_filled(before, fillings, after, skip_special_tokens=len(tokens.masks) == 1)
-    words = await tasks.tokenizer.decode(candidates, skip_special_tokens=False)
+    pad, ids = tasks.manifest.special_tokens.get("pad"), tokens.ids.tolist()
+    if pad in ids:
+        position -= ids[:position].count(pad)
+        ids = [one for one in ids if one != pad]
+    how: Any = {"pad": pad, "skip_special_tokens": len(tokens.masks) == 1}
+    texts = await tasks.tokenizer.decode_candidates(ids[:position], candidates, ids[position + 1 :], **how)
     found: list[dict[str, Any]] = [
         {"score": score, "token": ids[0], "token_str": word, "sequence": sequence}
-        for score, ids, word, sequence in zip(scores, candidates, words, sequences, strict=True)
+        for score, ids, (word, sequence) in zip(scores, candidates, texts, strict=True)
     ]
     for candidate, ids in zip(found, candidates if targets else (), strict=False):
         candidate["target"] = targets[ids]

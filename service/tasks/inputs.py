@@ -28,6 +28,8 @@ TextsOrIds = StringOrList | FailFastList[int] | FailFastList[FailFastList[TokenI
 Pooling = Literal["cls", "mean", "pooler", "sentence", "none", "multi"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]
+MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
+MAX_ATTENTION = 128  # tokens of an /attention request
 POOLINGS = (
     "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
     "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
@@ -51,6 +53,7 @@ def _refuse_base64(value: object) -> object:
     return value
 
 
+SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
 OnlyFloat = Annotated[Literal["float"], BeforeValidator(_refuse_base64)]
 
 
@@ -239,6 +242,10 @@ class Status(BaseModel):
 
 
 Request = TypeVar("Request", bound=Body)
+
+
+def as_list(inputs: str | list[str]) -> list[str]:
+    return [inputs] if isinstance(inputs, str) else inputs
 
 
 def merge_parameters(request: Request) -> Request:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Invalid, ServiceError
-from packbert.service.scheduling.request import Request
-from packbert.service.tasks.base import Forecast, LongList, Steps, TaskResult, Tasks, with_index_of_text
-from packbert.service.tasks.passes import check_cost, make_passes, run_forecast
+from packbert.service.errors import Invalid
+from packbert.service.tasks.flow import Task, TaskResult, Tasks, in_chunks
+from packbert.service.tasks.passes import check_cost, name_passes
+from packbert.service.tasks.results import LongList
+from packbert.service.tokenization.chunks import Chunks
 from packbert.service.tokenization.encoding import EncodedText
 from packbert.service.turns import in_turns
 
@@ -111,7 +112,7 @@ def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None, default_top_k
     return beam, top_k
 
 
-async def fill_together(tasks: Tasks, texts: Sequence[EncodedText], *, beam: int, top_k: int) -> TaskResult:
+async def fill_together(tasks: Tasks, texts: Sequence[EncodedText], *, beam: int, top_k: int) -> Task:
     """For each text a list of the `top_k` best ways to fill all of its masks, as `JointCandidate` documents.
 
     Raises TooLarge where all rounds together could be more than the queue takes at once.
@@ -119,26 +120,28 @@ async def fill_together(tasks: Tasks, texts: Sequence[EncodedText], *, beam: int
     passes = [1 + beam * (len(text.masks) - 1) for text in texts]
     count, tokens = sum(passes), sum(n * len(text) for n, text in zip(passes, texts, strict=True))
     check_cost(tasks, count, tokens, WAY_OUT)
-    job, searches = Forecast(expected_sequences=count, expected_tokens=tokens), [Search(text, beam) for text in texts]
-    result = await run_forecast(tasks, job, partial(_rounds, searches, job))
-    result.truncated = sum(text.truncated for text in texts)
-    value = LongList()
-    async for search in in_turns(searches):
-        value.append(await _describe(tasks, search, top_k))
-    return result.finish(value)
+    searches = [Search(text, beam) for text in texts]
+
+    async def answer(result: TaskResult) -> LongList:
+        result.truncated = sum(text.truncated for text in texts)
+        return LongList([await _describe(tasks, search, top_k) async for search in in_turns(searches)])
+
+    return Task(partial(_rounds, searches, tokens), answer, locate=partial(name_passes, count))
 
 
-async def _rounds(searches: Sequence[Search], job: Forecast, request: Request) -> Steps:
-    """The passes of each round, which are made from the rows of the one before it."""
+async def _rounds(searches: Sequence[Search], tokens: int) -> Chunks:
+    """The passes of each round, made from the rows of the one before it; all have `tokens` tokens at most."""
     while left := [(index, one) for index, one in enumerate(searches) if not one.done]:
-        async for made in make_passes(job, ((index, one) for index, search in left for one in search.passes())):
-            yield made
-        try:
-            rows = iter(await request.next_rows())
-        except ServiceError as error:
-            raise with_index_of_text(error, job.owners) from None
+        size = sum(len(search.text) * len(search.states) for _, search in left)
+        tokens -= size
+        rows = None
+        async for chunk in in_chunks(((index, one) for index, search in left for one in search.passes()), size):
+            chunk.needs_rows = not chunk.left
+            chunk.left += tokens
+            rows = yield chunk
+        given = iter(rows or ())
         async for _, search in in_turns(left):
-            search.advance([next(rows) for _ in search.states])
+            search.advance([next(given) for _ in search.states])
 
 
 async def _describe(tasks: Tasks, search: Search, top_k: int) -> list[dict[str, Any]]:

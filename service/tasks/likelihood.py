@@ -18,9 +18,10 @@ from pydantic import BaseModel, Field
 from packbert.model_export.artifact.batch import Row
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, NoSuchHead, TooLarge
-from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.flow import Task, TaskResult, Tasks, in_chunks
 from packbert.service.tasks.inputs import TruncationFields
-from packbert.service.tasks.passes import OUTPUTS, check_cost, log_probabilities, run_passes
+from packbert.service.tasks.passes import OUTPUTS, check_cost, log_probabilities, name_passes
+from packbert.service.tasks.results import LongList
 from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, no_tokens, too_long
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
@@ -75,9 +76,7 @@ class Sentence:
         return [word if word >= 0 else None for word in self.details.words[self.details_at].tolist()]
 
 
-async def score_sentences(
-    tasks: Tasks, texts: Sequence[str], request: TruncationFields, variant: Variant
-) -> TaskResult:
+async def score_sentences(tasks: Tasks, texts: Sequence[str], request: TruncationFields, variant: Variant) -> Task:
     """For each text what `Likelihood` documents.
 
     Raises NoSuchHead, Invalid with the text's index, and TooLarge where the passes are more than the queue takes.
@@ -86,28 +85,23 @@ async def score_sentences(
     if tasks.tokenizer.mask_id < 0:
         raise NoSuchHead("this model's tokenizer has no mask token, and a likelihood needs one")
     tasks.check_count(texts)
-    limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
-    check = partial(_check_tokens, tasks.limits.max_tokens)
-    special = tasks.reads_special_tokens(request)
-    reading = describe_tokens(tasks.tokenizer, texts, add_special_tokens=True, special_tokens=special, check=check)
-    found, tokenize_seconds = await tasks.prepare(reading)
+    limit, direction, mask_id = tasks.manifest.max_tokens, tasks.truncation(request), tasks.tokenizer.mask_id
+    check, special = partial(_check_tokens, tasks.limits.max_tokens), tasks.reads_special_tokens(request)
+    found = await describe_tokens(tasks.tokenizer, texts, add_special_tokens=True, special_tokens=special, check=check)
     sentences = [_sentence(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
     count, tokens = sum(len(one.positions) for one in sentences), sum(one.cost for one in sentences)
     check_cost(tasks, count, tokens, WAY_OUT)
-    passes = (
-        (index, one)
-        for index, sentence in enumerate(sentences)
-        for one in _passes(sentence, variant, tasks.tokenizer.mask_id)
-    )
-    result = await run_passes(tasks, passes, count=count, tokens=tokens)
-    result.tokenize_seconds = tokenize_seconds
-    result.truncated = sum(one.truncated for one in sentences)
-    value, read = LongList(), 0
-    async for sentence in in_turns(sentences):
-        rows = result.rows[read : read + len(sentence.positions)]
-        value.append(_describe(tasks.tokenizer, sentence, rows, variant))
-        read += len(rows)
-    return result.finish(value)
+
+    async def answer(result: TaskResult) -> LongList:
+        result.truncated, rows = sum(one.truncated for one in sentences), iter(result.rows)
+        value = LongList()
+        async for sentence in in_turns(sentences):
+            own = [next(rows) for _ in sentence.positions]
+            value.append(_describe(tasks.tokenizer, sentence, own, variant))
+        return value
+
+    passes = ((index, one) for index, own in enumerate(sentences) for one in _passes(own, variant, mask_id))
+    return Task(partial(in_chunks, passes, tokens), answer, locate=partial(name_passes, count))
 
 
 def _check_tokens(most: int, tokens: int) -> None:

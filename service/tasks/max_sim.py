@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import ServiceError, TooLarge
-from packbert.service.scheduling.request import Request
-from packbert.service.tasks.base import Forecast, Steps, TaskResult, Tasks
-from packbert.service.tasks.embed import prepend_prompt
+from packbert.service.errors import TooLarge
+from packbert.service.tasks.embed import locate_behind, prepend_prompt
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import TruncationFields, VectorFields
+from packbert.service.tokenization.chunks import Chunks, each
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
-from packbert.service.tokenization.jobs import EncodingJob
 
-Read = tuple[str, EncodedText]  # as a query or a document
 MAX_HELD = 8_000_000  # numbers of vectors that wait for their scores, and of the queries' vectors: 32 MB
+CHARACTERS_PER_TOKEN = 4  # of English
 
 
 def options_of(tasks: Tasks, side: str) -> EncodeOptions:
@@ -33,66 +33,60 @@ def own_vectors(tasks: Tasks, side: str, tokens: EncodedText, row: Row) -> NDArr
 
 async def score_by_tokens(
     tasks: Tasks, queries: Sequence[str], documents: Sequence[str], request: TruncationFields
-) -> TaskResult:
+) -> Task:
     """[documents] float64: the score of each document for the query at its place, or for the only one.
 
-    The index of an error is that of a document; an error of a query has none. Raises TooLarge for too many queries.
+    The index of an error is that of a document; an error of a query has none.
     """
-    tasks.check_count(documents)
-    texts, jobs = [*queries, *documents], list[EncodingJob]()
-    try:
-        sizes = tasks.tokenizer.measure(texts)
-        for side, end in (("query", len(queries)), ("document", len(texts))):
-            read, _ = prepend_prompt(tasks, texts[:end], VectorFields(prompt_name=side))
-            options = tasks.reading(request, options_of(tasks, side))
-            jobs.append(tasks.tokenizer.start_job(read, sizes[:end], options, tasks.truncation(request)))
-        jobs[1].position = len(queries)  # so that the index in an error is that in `texts`
-        count, expected = len(texts), sum(job.expected_tokens for job in jobs)
-        scoring = _Scoring(
-            expected_sequences=count, expected_tokens=expected, owners=[*range(count)], tasks=tasks, jobs=jobs
-        )
-        result = await tasks.run_steps(scoring, scoring.steps)
-    except ServiceError as error:
-        if error.index is not None:
-            error.index -= len(queries)
-            if error.index < 0:
-                error.message, error.index = f"query: {error.message}", None
-        raise
-    result.compared = ()
-    return result.finish(np.array(scoring.scores))
+    scoring = _Scoring(tasks, queries, documents, request)
+    return Task(scoring.chunks, scoring.answer, locate=partial(locate_behind, "query", len(queries)))
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Scoring(Forecast):
+@dataclass(slots=True, eq=False)
+class _Scoring:
     """The queries and then the documents of a request, whose vectors are let go of as they are scored."""
 
     tasks: Tasks
-    jobs: Sequence[EncodingJob]  # of the queries, of the documents
+    queries: Sequence[str]
+    documents: Sequence[str]
+    request: TruncationFields
     scores: list[float] = field(default_factory=list)
-    _queries: list[NDArray[Any]] = field(default_factory=list)  # the vectors of each
+    _vectors: list[NDArray[Any]] = field(default_factory=list)  # of each query
 
-    async def steps(self, request: Request) -> Steps:
-        most, waiting, held = MAX_HELD // int(self.tasks.manifest.outputs["multi"].shape[-1]), list[Read](), 0
-        for side, job in zip(("query", "document"), self.jobs, strict=True):
-            async for made in self.tasks.tokenizer.run_job(job, queued=True):
-                self.expected_tokens = sum(one.expected_tokens for one in self.jobs)
-                yield made
-                waiting += [(side, one) for one in made]
-                held += sum(map(len, made))
-                if held > most and side == "query":
-                    raise TooLarge(f"the queries have more than {most} tokens in all: split the request")
-                if held > most or not self.expected_tokens:
-                    await asyncio.to_thread(self._add, waiting, await request.next_rows())
+    async def answer(self, result: TaskResult) -> NDArray[np.float64]:
+        result.compared = ()
+        return np.array(self.scores)
+
+    async def chunks(self) -> Chunks:
+        """Raises TooLarge for too many queries."""
+        tasks, texts, count = self.tasks, [*self.queries, *self.documents], len(self.queries)
+        tasks.check_count(texts, beside=count)
+        most, expected = MAX_HELD // int(tasks.manifest.outputs["multi"].shape[-1]), sum(map(len, self.documents))
+        waiting, held = list[tuple[str, EncodedText]](), 0
+        for side, first, end in (("query", 0, count), ("document", count, len(texts))):
+            read, _ = prepend_prompt(tasks, texts[:end], VectorFields(prompt_name=side))
+            options = tasks.reading(self.request, options_of(tasks, side))
+            made = tasks.tokenizer.chunks(read, options, tasks.truncation(self.request), first=first)
+            async for chunk in each(made):
+                waiting += [(side, one) for one in chunk.work]
+                held += chunk.tokens
+                if side == "query":
+                    chunk.left += max(1, expected // CHARACTERS_PER_TOKEN)
+                    if held > most:
+                        raise TooLarge(f"the queries have more than {most} tokens in all: split the request")
+                chunk.needs_rows = held > most or not chunk.left
+                if (rows := (yield chunk)) is not None:
+                    await asyncio.to_thread(self._add, waiting, rows)
                     waiting, held = [], 0
 
-    def _add(self, texts: Sequence[Read], rows: Sequence[Row]) -> None:
+    def _add(self, texts: Sequence[tuple[str, EncodedText]], rows: Sequence[Row]) -> None:
         """Keeps the vectors of queries, and scores documents by them."""
         averages = self.tasks.manifest.sides["query"].averages
         for (side, tokens), row in zip(texts, rows, strict=True):
             vectors = own_vectors(self.tasks, side, tokens, row)
             if side == "query":
-                self._queries.append(vectors)
+                self._vectors.append(vectors)
                 continue
-            query = self._queries[len(self.scores) % len(self._queries)]
+            query = self._vectors[len(self.scores) % len(self._vectors)]
             best = (query @ vectors.T).max(axis=1).astype(np.float64)
             self.scores.append(float(best.mean() if averages else best.sum()))

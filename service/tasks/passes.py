@@ -1,23 +1,20 @@
 """Tasks that run a text several times: what they may cost, and targets of several pieces."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Invalid, TooLarge, TooMuchForDeadline
-from packbert.service.scheduling.request import Request
-from packbert.service.tasks.base import Forecast, Steps, TaskResult, Tasks
+from packbert.service.errors import Invalid, ServiceError, TooLarge, TooMuchForDeadline
+from packbert.service.tasks.flow import Task, TaskResult, Tasks, in_chunks
 from packbert.service.tokenization.encoding import EncodedText
 from packbert.service.turns import in_turns
 
-PASSES_AT_ONCE = 64  # appended to the request together
 WAY_OUT = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
-Pass = tuple[int, EncodedText]  # the index of the input, and the sequence that the model gets
 
 
 def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
@@ -28,40 +25,11 @@ def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
         raise TooLarge(f"{cost}; at most {most} are allowed (nine tenths of BERT_MAX_WAITING_TOKENS): {way_out}")
 
 
-def batched(passes: Iterable[Pass], count: int) -> Iterator[Sequence[Pass]]:
-    remaining = iter(passes)
-    while part := list(islice(remaining, count)):
-        yield part
-
-
-async def make_passes(job: Forecast, passes: Iterable[Pass]) -> Steps:
-    """The sequences of the passes; other requests run in between."""
-    async for some in in_turns(batched(passes, PASSES_AT_ONCE)):
-        made = [sequence for _, sequence in some]
-        job.owners += [owner for owner, _ in some]
-        job.expected_tokens -= sum(map(len, made))
-        yield made
-
-
-async def run_passes(tasks: Tasks, passes: Iterable[Pass], *, count: int, tokens: int) -> TaskResult:
-    """Runs `count` passes with `tokens` tokens in all as one request; the model runs on the first while later are made.
-
-    The result has a row for each pass and its input as the owner, and no time of tokenizing. An error has the index of
-    the input. Raises what the queue raises.
-    """
-    job = Forecast(expected_sequences=count, expected_tokens=tokens)
-    return await run_forecast(tasks, job, lambda _: make_passes(job, passes))
-
-
-async def run_forecast(tasks: Tasks, job: Forecast, steps: Callable[[Request], Steps]) -> TaskResult:
-    """As Tasks.run_steps; an error that the passes take too long says how many there are."""
-    count = job.expected_sequences
-    try:
-        return await tasks.run_steps(job, steps)
-    except TooMuchForDeadline as error:
+def name_passes(count: int, error: ServiceError) -> None:
+    """An error that the request takes too long says how many passes it takes."""
+    if isinstance(error, TooMuchForDeadline):
         cost, _, _ = error.message.partition(": ")
         error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
-        raise
 
 
 OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
@@ -97,8 +65,8 @@ class Plan:
 
 async def score_words(
     tasks: Tasks, texts: Sequence[EncodedText], targets: Sequence[Ids]
-) -> tuple[TaskResult, list[Scores]]:
-    """The log-probability of each target at each mask of each text; the result has the rows of all passes.
+) -> tuple[Task, Callable[[TaskResult], Awaitable[list[Scores]]]]:
+    """A task with all passes; and what makes of its result the log-probabilities of the targets at each mask of a text.
 
     Raises Invalid with the text's index where a target does not fit the model's limit, TooLarge for too many passes.
     """
@@ -109,14 +77,16 @@ async def score_words(
     count, tokens = sum(passes for passes, _ in costs), sum(each for _, each in costs)
     check_cost(tasks, count, tokens, FEWER_TARGETS)
     mask_id = tasks.tokenizer.mask_id
+
+    async def scores(result: TaskResult) -> list[Scores]:
+        result.truncated, found, first = sum(text.truncated for text in texts), list[Scores](), 0
+        async for text, (passed, _) in in_turns(zip(texts, costs, strict=True)):
+            found.append(await _scores(plan, len(text.masks), result.rows[first : first + passed]))
+            first += passed
+        return found
+
     passes = ((index, one) for index, text in enumerate(texts) for one in _passes(plan, text, mask_id))
-    result = await run_passes(tasks, passes, count=count, tokens=tokens)
-    result.truncated = sum(text.truncated for text in texts)
-    scores, first = [], 0
-    async for text, (passed, _) in in_turns(zip(texts, costs, strict=True)):
-        scores.append(await _scores(plan, len(text.masks), result.rows[first : first + passed]))
-        first += passed
-    return result, scores
+    return Task(partial(in_chunks, passes, tokens), scores, locate=partial(name_passes, count)), scores
 
 
 def check_fit(tasks: Tasks, length: int, pieces: int, index: int) -> None:

@@ -1,6 +1,7 @@
 """Labels of texts and pairs: request and response models, and the scores."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -8,7 +9,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from packbert.service.errors import Invalid
-from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.embed import Combine, Windows, asks_for_windows, largest, mean
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import (
     PARAMETERS,
     Body,
@@ -21,7 +23,7 @@ from packbert.service.tasks.inputs import (
     as_text,
     merge_parameters,
 )
-from packbert.service.tasks.windows import Combine, asks_for_windows, combine_windows, largest, mean, run_windows
+from packbert.service.tasks.results import LongList
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.turns import in_turns
 
@@ -124,7 +126,7 @@ TEXT_OR_PAIR = "an input is a text or a pair, this one has {} texts"
 Floats = NDArray[np.float64]
 
 
-async def predict(tasks: Tasks, request: PredictRequest) -> TaskResult:
+async def predict(tasks: Tasks, request: PredictRequest) -> Task:
     """The labels with their scores, best first: a list for one text or pair, a list of lists for a batch.
 
     With `parameters`, a list of one list for one text or pair, as the Hugging Face API answers its clients.
@@ -132,15 +134,18 @@ async def predict(tasks: Tasks, request: PredictRequest) -> TaskResult:
     texts, single = _texts(request.inputs)
     single = single and request.parameters is None
     request = merge_parameters(request)
-    score, combine = _score_function(tasks, request), _window_function(request)
-    if combine is None:
-        result = await tasks.run(texts, request, OPTIONS)
-    else:
-        result = await run_windows(tasks, texts, request, tasks.reading(request, OPTIONS))
-    scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
-    scores = scores if combine is None else await combine_windows(result, scores, combine)
-    ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])
-    return result.finish(ranked[0] if single else ranked)
+    score, combine, windows = _score_function(tasks, request), _window_function(request), None
+    if combine is not None:
+        windows = Windows(tasks, texts, request, tasks.reading(request, OPTIONS))
+
+    async def answer(result: TaskResult) -> Any:
+        scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
+        if windows is not None and combine is not None:
+            scores = await windows.combine(result, scores, combine)
+        ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])
+        return ranked[0] if single else ranked
+
+    return Task(windows.chunks if windows else partial(tasks.chunks, texts, request, OPTIONS), answer)
 
 
 def _window_function(request: PredictRequest) -> Combine | None:

@@ -14,9 +14,10 @@ from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS
 from packbert.model_export.artifact.pooling import word_weights
 from packbert.service.artifact import Manifest
 from packbert.service.errors import NoSuchHead, TooLarge
-from packbert.service.tasks.base import MadeList, TaskResult, Tasks
 from packbert.service.tasks.embed import prepend_prompt, read_inputs
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import TextsWithPrompt, VectorFields
+from packbert.service.tasks.results import MadeList
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
@@ -42,17 +43,20 @@ EmbedSparseResponse = Annotated[
 ]
 
 
-async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest) -> TaskResult:
+async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest) -> Task:
     """A list of weights for each text; always a list of lists."""
     _require(tasks, request.force)
     fields = VectorFields(prompt_name=request.prompt_name)
     texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, fields), fields)
-    if tasks.manifest.sparse == TOKEN_WEIGHTS:
-        result = await tasks.run(texts, request, OPTIONS_OF_TOKENS)
-        return result.finish(MadeList(partial(_weights_of_tokens, tasks.manifest), result.sequences, result.rows))
-    result = await tasks.run(texts, request, OPTIONS)
-    check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
-    return result.finish(MadeList(partial(_weights, tasks.manifest.sparse), result.rows))
+    of_tokens = tasks.manifest.sparse == TOKEN_WEIGHTS
+
+    async def answer(result: TaskResult) -> MadeList:
+        if of_tokens:
+            return MadeList(partial(_weights_of_tokens, tasks.manifest), result.sequences, result.rows)
+        check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
+        return MadeList(partial(_weights, tasks.manifest.sparse), result.rows)
+
+    return Task(partial(tasks.chunks, texts, request, OPTIONS_OF_TOKENS if of_tokens else OPTIONS), answer)
 
 
 def check_answer_size(weights: int) -> None:

@@ -1,16 +1,18 @@
 """/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from packbert.service.errors import Invalid
-from packbert.service.tasks.base import LongList, TaskResult, Tasks, as_list
-from packbert.service.tasks.inputs import merge_parameters
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.tasks.embed import Windows, asks_for_windows, windows_of_texts
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
+from packbert.service.tasks.inputs import as_list, merge_parameters
 from packbert.service.tasks.predict import Floats, TagParameters, TagRequest, softmax
-from packbert.service.tasks.windows import asks_for_windows, run_windows
+from packbert.service.tasks.results import LongList
+from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.turns import in_turns
 
@@ -24,25 +26,41 @@ WORD_SCORES: dict[str, Callable[[Floats], Floats]] = {  # strategy -> the scores
 Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in the response
 
 
-async def tag(tasks: Tasks, request: TagRequest) -> TaskResult:
+async def tag(tasks: Tasks, request: TagRequest) -> Task:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
-    request, texts = merge_parameters(request), as_list(request.inputs)
-    if not asks_for_windows(request, request):
-        result = await tasks.run(texts, request, OPTIONS, in_parts=False)
-    elif request.aggregation_strategy in (None, "none"):
-        message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
-        raise Invalid(f"{message}: send simple, first, average or max", code="stride")
-    else:
-        options = tasks.reading(request, OPTIONS)
-        result = await run_windows(tasks, texts, request, options, in_parts=False)
-    value: list[list[Tagged]] = [[] for _ in texts]
-    windows = Counter(result.owners)
-    async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
-        value[index] += _tag_sequence(tasks, texts[index], tokens, softmax(row["tags"].astype(np.float64)), request)
-    async for index, found in in_turns(enumerate(value)):
-        if windows[index] > 1:
-            value[index] = _join_windows(found)
-    return result.finish(LongList(value) if isinstance(request.inputs, list) else value[0])
+    request, texts, windows = merge_parameters(request), as_list(request.inputs), None
+    if asks_for_windows(request, request):
+        if request.aggregation_strategy in (None, "none"):
+            message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
+            raise Invalid(f"{message}: send simple, first, average or max", code="stride")
+        windows = Windows(tasks, texts, request, tasks.reading(request, OPTIONS))
+
+    async def answer(result: TaskResult) -> Any:
+        value: list[list[Tagged]] = [[] for _ in texts]
+        async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
+            scores = softmax(row["tags"].astype(np.float64))
+            value[index] += _tag_sequence(tasks, texts[index], tokens, scores, request)
+        async for index, own in in_turns(enumerate(windows_of_texts(result) if windows else ())):
+            if own.stop - own.start > 1:
+                value[index] = _join_windows(value[index])
+        return LongList(value) if isinstance(request.inputs, list) else value[0]
+
+    chunks = windows.chunks if windows else partial(tasks.chunks, texts, request, OPTIONS)
+    return Task(chunks, answer, _size_check(tasks.limits.max_tokens))
+
+
+def _size_check(most: int) -> Callable[[TextChunk], None]:
+    """Adds up the chunks of a request; raises TooLarge where they have more than `most` tokens."""
+    tokens = 0
+
+    def check(chunk: TextChunk) -> None:
+        nonlocal tokens
+        tokens += chunk.tokens
+        if tokens > most:
+            limit = f"at most {most} are tagged at once (nine tenths of BERT_MAX_WAITING_TOKENS): send it in parts"
+            raise TooLarge(f"the texts have {tokens} tokens or more; {limit}")
+
+    return check
 
 
 def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: TagParameters) -> list[Tagged]:

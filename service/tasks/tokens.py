@@ -1,6 +1,5 @@
 """/tokenize and /decode, in the format of text-embeddings-inference. The model does not run."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, cast
@@ -9,8 +8,9 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import MadeList, TaskResult, Tasks
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import FailFastList, ModelField, Pair, SpecialTokensField, as_text
+from packbert.service.tasks.results import MadeList
 from packbert.service.tokenization.encoding import PromptedTexts, Text, Texts
 from packbert.service.tokenization.tokens import TokenDetails, count_tokens, describe_tokens
 from packbert.service.turns import in_turns
@@ -58,29 +58,33 @@ TokenizeResponse = list[list[Token]] | Annotated[list[int], Field(description="w
 DecodeResponse = Annotated[list[str], Field(description="a text for each list of ids", examples=[["my dog"]])]
 
 
-async def tokenize(tasks: Tasks, request: TokenizeRequest) -> TaskResult:
+async def tokenize(tasks: Tasks, request: TokenizeRequest) -> Task:
     """A list of tokens for each text, whatever its length; always a list of lists."""
     texts = _texts(tasks, request)
     tasks.check_count(texts)
     how = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
     how["special_tokens"] = tasks.reads_special_tokens(request)
-    if request.count:
-        counts, seconds = await tasks.prepare(count_tokens(tasks.tokenizer, texts, **how))
-        return _result(seconds, counts)
-    reading = describe_tokens(tasks.tokenizer, texts, **how, check=check_answer_size)
-    found, seconds = await tasks.prepare(reading)
-    return _result(seconds, MadeList(partial(_show, tasks, details=request.details), texts, found))
+
+    async def answer(_: TaskResult) -> Any:
+        if request.count:
+            return await count_tokens(tasks.tokenizer, texts, **how)
+        found = await describe_tokens(tasks.tokenizer, texts, **how, check=check_answer_size)
+        return MadeList(partial(_show, tasks, details=request.details), texts, found)
+
+    return Task(None, answer)
 
 
-async def decode(tasks: Tasks, request: DecodeRequest) -> TaskResult:
+async def decode(tasks: Tasks, request: DecodeRequest) -> Task:
     """The text of each list of ids."""
     single = bool(request.ids) and isinstance(request.ids[0], int)
     rows = cast(list[list[int]], [request.ids] if single else request.ids)
     tasks.check_count(rows)
     await _check_ids(rows, tasks.manifest.sizes["vocabulary"], tasks.tokenizer.max_characters)
-    decoding = tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
-    texts, seconds = await tasks.prepare(decoding)
-    return _result(seconds, texts)
+
+    async def answer(_: TaskResult) -> list[str]:
+        return await tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
+
+    return Task(None, answer)
 
 
 def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
@@ -137,7 +141,3 @@ def _show(tasks: Tasks, text: Text, tokens: TokenDetails, *, details: bool) -> M
     starts, stops = map(np.ascontiguousarray, tokens.spans.T)
     columns = (tokens.ids, starts, stops, tokens.special, tokens.words, tokens.sides, tokens.types)
     return MadeList(show, range(len(tokens)), *(column.data for column in columns))  # of Python's own integers
-
-
-def _result(tokenize_seconds: float, value: Any) -> TaskResult:
-    return TaskResult(value=value, tokenize_seconds=tokenize_seconds, received=time.perf_counter())

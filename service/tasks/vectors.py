@@ -1,6 +1,6 @@
 """Vectors of tokens, words and layers."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -10,15 +10,18 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import LAST
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import Check, LongObject, MadeList, TaskResult, Tasks
 from packbert.service.tasks.embed import (
+    asks_for_windows,
     check_dimensions,
     cut_and_scale,
     embed,
+    mean,
     prepend_prompt,
     read_inputs,
     stack_vectors,
+    windows_of_prompted,
 )
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import (
     EmbedAllResponse,
     EmbedRequest,
@@ -29,7 +32,8 @@ from packbert.service.tasks.inputs import (
     merge_parameters,
 )
 from packbert.service.tasks.max_sim import options_of, own_vectors
-from packbert.service.tasks.windows import asks_for_windows, run_vectors
+from packbert.service.tasks.results import LongObject, MadeList
+from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, TokenIds
 from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
 from packbert.service.turns import in_turns
@@ -63,7 +67,7 @@ OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # 
 Floats = NDArray[np.float32]
 
 
-async def embed_layers(tasks: Tasks, request: EmbedRequest) -> TaskResult:
+async def embed_layers(tasks: Tasks, request: EmbedRequest) -> Task:
     """The states of `request.layers`, float32.
 
     One array for all texts with pooling cls and mean: [texts, layers, hidden], or [texts, width] where layers are
@@ -78,26 +82,31 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest) -> TaskResult:
     layers = choose_layers(request.layers or [], count)
     _check_weights(request.layer_pooling, len(layers))
     check_dimensions(request, hidden * (len(layers) if request.layer_pooling == "concat" else 1))
-    check = _size_check(hidden * len(layers), of="tokens" if pooling == "none" else "texts")
     texts, prompt = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
     options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans)
-    options = tasks.reading(request, options)
-    if asks_for_windows(request, request):
-        check_answer_size(len(texts), hidden * len(layers), of="texts")
-        result = await run_vectors(tasks, texts, prompt, request, options)
-    else:
-        result = await tasks.run(texts, request, options, check=check)
-    rows = [row[OUTPUTS[pooling]] for row in result.rows]
 
     def join(row: NDArray[np.generic]) -> Floats:
         return join_layers(row.reshape(len(layers), -1, hidden), request.layer_pooling)
 
     if pooling == "none":
-        return result.finish(await show_tokens(tasks, texts, result.sequences, MadeList(join, rows), request))
-    joined = [join(row)[..., 0, :] async for row in in_turns(rows)]
-    return result.finish(await stack_vectors(joined, request, normalize=tasks.embedding.normalize))
+        return _of_tokens(tasks, texts, request, options, hidden * len(layers), join)
+    windows = None
+    if asks_for_windows(request, request):
+        check_answer_size(len(texts), hidden * len(layers), of="texts")
+        windows = await windows_of_prompted(tasks, texts, prompt, request, tasks.reading(request, options))
+
+    async def answer(result: TaskResult) -> Any:
+        rows = [row[OUTPUTS[pooling]] for row in result.rows]
+        rows = rows if windows is None else await windows.combine(result, rows, mean)
+        joined = [join(row)[..., 0, :] async for row in in_turns(rows)]
+        return await stack_vectors(joined, request, normalize=tasks.embedding.normalize)
+
+    if windows is not None:
+        return Task(windows.chunks, answer)
+    check = _size_check(hidden * len(layers), of="texts")
+    return Task(partial(tasks.chunks, texts, request, options), answer, check)
 
 
 def choose_layers(asked: Sequence[int], count: int) -> list[int]:
@@ -176,25 +185,22 @@ class PiecesAndVectors(BaseModel):
     vectors: Vectors | list[Vectors] = Field(description="of each piece; with layers, for each layer", examples=VECTOR)
 
 
-async def embed_all(tasks: Tasks, request: EmbedAllRequest) -> TaskResult:
-    """As /embed with `pooling: "none"`."""
+async def embed_all(tasks: Tasks, request: EmbedAllRequest) -> Task:
+    """/embed with `pooling: "none"`."""
     return await embed_tokens(tasks, EmbedRequest(**dict(request), pooling="none"))
 
 
-async def embed_tokens(tasks: Tasks, request: EmbedRequest) -> TaskResult:
-    """As `show_tokens`, of the last layer."""
+async def embed_tokens(tasks: Tasks, request: EmbedRequest) -> Task:
+    """The vectors of the last layer, in the forms of `_of_tokens`."""
     tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
-    check = _size_check(request.dimensions or width, of="tokens")
     texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     options = EncodeOptions(outputs=frozenset({"tokens"}), spans=request.pieces or request.words)
-    result = await tasks.run(texts, request, options, check=check)
-    states = [row["tokens"] for row in result.rows]
-    return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
+    return _of_tokens(tasks, texts, request, options, request.dimensions or width, lambda states: states)
 
 
-async def embed_multi(tasks: Tasks, request: EmbedRequest) -> TaskResult:
+async def embed_multi(tasks: Tasks, request: EmbedRequest) -> Task:
     """For each text its vectors as ColBERT and BGE-M3 make them, [tokens, dimensions], of unit length."""
     tasks.require_head("multi")
     name = request.prompt_name or tasks.manifest.embedding.default_prompt or "document"
@@ -205,46 +211,58 @@ async def embed_multi(tasks: Tasks, request: EmbedRequest) -> TaskResult:
         message = "pooling multi reads texts, into whose tokens it puts a marker: send the texts instead of token ids"
         raise Invalid(message, code="token_ids")
     texts, _ = prepend_prompt(tasks, inputs, request)
-    check, options = _size_check(request.dimensions or width, of="tokens"), options_of(tasks, side)
-    result = await tasks.run(texts, request, options, check=check)
-    vectors = MadeList(partial(own_vectors, tasks, side), result.sequences, result.rows)
     shape = partial(cut_and_scale, request=request, normalize=request.dimensions is not None)
-    return result.finish(MadeList(shape, vectors))
+
+    async def answer(result: TaskResult) -> MadeList:
+        return MadeList(shape, MadeList(partial(own_vectors, tasks, side), result.sequences, result.rows))
+
+    check = _size_check(request.dimensions or width, of="tokens")
+    return Task(partial(tasks.chunks, texts, request, options_of(tasks, side)), answer, check)
 
 
-async def show_tokens(
-    tasks: Tasks, texts: Sequence[str], sequences: Sequence[EncodedText], states: Sequence[Any], request: EmbedRequest
-) -> Sequence[Any]:
-    """For each text its vectors, [tokens, dimensions] or [layers, tokens, dimensions], of states of that shape.
+def _of_tokens(
+    tasks: Tasks,
+    texts: Sequence[str],
+    request: EmbedRequest,
+    options: EncodeOptions,
+    width: int,
+    join: Callable[[NDArray[np.generic]], NDArray[np.generic]],
+) -> Task:
+    """For each text its vectors, [tokens, dimensions] or [layers, tokens, dimensions]: `join` makes them of its row.
 
     With `words`, [words, dimensions]. With `pieces`, the pieces or words beside the vectors.
     """
-    shape = partial(cut_and_scale, request=request, normalize=False)
-    if not request.words:
-        if not request.pieces:
-            return MadeList(shape, states)
-        return MadeList(
-            lambda tokens, array: LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array)), sequences, states
-        )
-    special = tasks.reads_special_tokens(request)
-    reading = describe_tokens(tasks.tokenizer, texts, add_special_tokens=False, special_tokens=special, queued=True)
-    details = await reading
+    (output,), shape = options.outputs, partial(cut_and_scale, request=request, normalize=False)
 
-    def show(text: str, tokens: EncodedText, own: TokenDetails, array: NDArray[np.generic]) -> Any:
+    async def answer(result: TaskResult) -> MadeList:
+        states = MadeList(lambda row: join(row[output]), result.rows)
+        if not (request.words or request.pieces):
+            return MadeList(shape, states)
+        if not request.words:
+            return MadeList(
+                lambda tokens, array: LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array)),
+                result.sequences,
+                states,
+            )
+        special = tasks.reads_special_tokens(request)
+        details = await describe_tokens(tasks.tokenizer, texts, add_special_tokens=False, special_tokens=special)
+        return MadeList(show_words, texts, result.sequences, details, states)
+
+    def show_words(text: str, tokens: EncodedText, own: TokenDetails, array: NDArray[np.generic]) -> Any:
         words = find_words(tokens, own)
         vectors = shape(average_words(array, words))
         return LongObject(words=_words(tasks, text, tokens, words), vectors=vectors) if request.pieces else vectors
 
-    return MadeList(show, texts, sequences, details, states)
+    return Task(partial(tasks.chunks, texts, request, options), answer, _size_check(width, of="tokens"))
 
 
-def _size_check(width: int, *, of: Literal["tokens", "texts"]) -> Check:
-    """Adds up the sequences of a request as they are tokenized; raises as `check_answer_size`."""
+def _size_check(width: int, *, of: Literal["tokens", "texts"]) -> Callable[[TextChunk], None]:
+    """Adds up the chunks of a request as they are made; raises as `check_answer_size`."""
     count = 0
 
-    def check(sequences: Sequence[EncodedText], _: int) -> None:
+    def check(chunk: TextChunk) -> None:
         nonlocal count
-        count += sum(map(len, sequences)) if of == "tokens" else len(sequences)
+        count += chunk.tokens if of == "tokens" else len(chunk.work)
         check_answer_size(count, width, of=of)
 
     return check
@@ -284,7 +302,7 @@ VectorsOfLayers = Annotated[list[list[Vectors]], Field(description="with layers:
 VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[PiecesAndVectors] | list[WordsAndVectors]
 
 
-def embed_any(tasks: Tasks, request: EmbedRequest) -> Coroutine[Any, Any, TaskResult]:
+def embed_any(tasks: Tasks, request: EmbedRequest) -> Awaitable[Task]:
     """Raises Invalid for fields that have no meaning together."""
     request = merge_parameters(request)
     if (request.pieces or request.words) and request.pooling != "none":
@@ -301,5 +319,5 @@ def embed_any(tasks: Tasks, request: EmbedRequest) -> Coroutine[Any, Any, TaskRe
         return embed_layers(tasks, request)
     if request.layer_pooling is not None:
         raise Invalid("layer_pooling joins layers: send layers too", code="layer_pooling")
-    run = {"none": embed_tokens, "multi": embed_multi}.get(pooling, embed)
-    return run(tasks, request)
+    read = {"none": embed_tokens, "multi": embed_multi}.get(pooling, embed)
+    return read(tasks, request)

@@ -3,7 +3,7 @@
 As transformers' ZeroShotClassificationPipeline (Yin et al., 2019, Benchmarking Zero-shot Text Classification).
 """
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from string import Formatter
 from typing import Any
 
@@ -12,23 +12,25 @@ from numpy.typing import NDArray
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, NoSuchHead, TooLarge
-from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import Pair, merge_parameters
 from packbert.service.tasks.predict import OPTIONS, Floats, PredictRequest, ZeroShotFields, predict, softmax
+from packbert.service.tasks.results import LongList
+from packbert.service.tokenization.chunks import Chunks, TextChunk, start
 from packbert.service.turns import in_turns
 
 TEMPLATE = "This example is {}."
 UNUSED = ("top_k", "function_to_apply", "raw_scores", "window_scores", "long", "stride")  # they say nothing of labels
 
 
-def predict_labels(tasks: Tasks, request: PredictRequest) -> Coroutine[Any, Any, TaskResult]:
+def predict_labels(tasks: Tasks, request: PredictRequest) -> Awaitable[Task]:
     """/predict: the checkpoint's own labels, or those of the request."""
     if not (_asks_for_labels(request) or _asks_for_labels(request.parameters)):
         return predict(tasks, request)
     return zero_shot(tasks, merge_parameters(request))
 
 
-async def zero_shot(tasks: Tasks, request: PredictRequest) -> TaskResult:
+async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
     """{sequence, labels, scores} for one text, a list of them for several; labels best first.
 
     Raises NoSuchHead for a classifier without an entailment label, TooLarge for too many pairs of text and label.
@@ -38,15 +40,20 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> TaskResult:
     _check_fields(request)
     _check_pairs(tasks, texts, labels)
     hypotheses = _hypotheses(labels, request.hypothesis_template or TEMPLATE, tasks.tokenizer.max_characters)
-    options = tasks.reading(request, OPTIONS)
-    reading = tasks.tokenizer.read(hypotheses, _read_ids, special_tokens=options.special_tokens)
-    ids, _ = await tasks.prepare(reading)
-    job = tasks.tokenizer.start_hypotheses(texts, ids, options, tasks.truncation(request))
-    result = await tasks.run_job(job)
-    logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
-    scores = entailment_scores(logits.reshape(len(texts), len(labels), -1), entailment, alone=bool(request.multi_label))
-    found = LongList([_rank(text, labels, row) async for text, row in in_turns(zip(texts, scores, strict=True))])
-    return result.finish(found if isinstance(request.inputs, list) else found[0])
+    options, truncation = tasks.reading(request, OPTIONS), tasks.truncation(request)
+    ids = await tasks.tokenizer.read(hypotheses, _read_ids, special_tokens=options.special_tokens)
+
+    def chunks() -> TextChunk | Chunks:
+        return start(tasks.tokenizer.hypothesis_reader(texts, ids, options, truncation), tasks.tokenizer.turns)
+
+    async def answer(result: TaskResult) -> Any:
+        logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
+        of_texts = logits.reshape(len(texts), len(labels), -1)
+        scores = entailment_scores(of_texts, entailment, alone=bool(request.multi_label))
+        found = LongList([_rank(text, labels, row) async for text, row in in_turns(zip(texts, scores, strict=True))])
+        return found if isinstance(request.inputs, list) else found[0]
+
+    return Task(chunks, answer)
 
 
 def find_entailment(labels: Sequence[str]) -> int:

@@ -3,9 +3,10 @@
 Plain functions around the tokenizers library.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +16,17 @@ from tokenizers import Tokenizer as HFTokenizer
 from packbert.model_export.artifact.batch import Tokens
 from packbert.model_export.artifact.manifest import Side
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.errors import Invalid, TokenizerFailed
-from packbert.service.tokenization.check import guard
+from packbert.service.errors import Invalid, ServiceError, TokenizerFailed
 
+T = TypeVar("T")
 Text = str | tuple[str, str]
 Texts = Sequence[Text]
 Direction = Literal["right", "left"]  # the side of a text that is cut off
 # A request of so few texts and characters is tokenized on the event loop, in under 1 ms; a thread would add 0.1 ms.
 INLINE_TEXTS, INLINE_CHARACTERS = 32, 1000  # a text takes 10 to 50 us beside its characters
 NO_SPANS = np.empty((0, 2), np.int32)
+PANIC = "PanicException"  # of the tokenizers library: a BaseException, whose class cannot be imported
+log = logging.getLogger("service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,41 +80,33 @@ class TokenIds(list[list[int]]):
     """The ids of sequences, which a client sends in the place of texts."""
 
 
-def count_characters(text: Text) -> int:
-    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
-
-
-def count_each(texts: Texts) -> list[int]:
-    """The characters of each text."""
-    if isinstance(texts, PromptedTexts):
-        return [len(texts.prompt) + count_characters(text) for text in texts.texts]
-    return [count_characters(text) for text in texts]
-
-
 def is_short(sizes: Sequence[int], most: int = INLINE_CHARACTERS) -> bool:
     """Whether items of these sizes, characters if not said otherwise, are worked on at once on the event loop."""
     return len(sizes) <= INLINE_TEXTS and sum(sizes) <= most
 
 
-def encode_texts(
-    tokenizer: HFTokenizer,
-    texts: Texts,
-    options: EncodeOptions,
-    truncate: Direction | None,
-    *,
-    limit: int,
-    mask_id: int,
-) -> list[EncodedText]:
-    """The texts of a request. One with more than `limit` tokens is cut on the side `truncate`.
+def measure_bytes(texts: Texts, sizes: Sequence[int]) -> list[int]:
+    """The bytes of each text in UTF-8; `sizes` are its characters, with a prompt."""
+    plain = texts.texts if isinstance(texts, PromptedTexts) else texts
+    joined = (text if isinstance(text, str) else "".join(text) for text in plain)
+    return [size + len(text.encode(errors="replace")) - len(text) for text, size in zip(joined, sizes, strict=True)]
 
-    Raises TokenizerFailed, and Invalid where nothing may be cut, with the index of the text.
+
+def guard(work: Callable[[], T], index: int | None = None) -> T:
+    """The result of `work`. Raises TokenizerFailed where the tokenizers library raises or panics on the text `index`.
+
+    A panic is no Exception: it would pass the endpoint and leave the request without the standard error body.
     """
-    encoded, left = [], truncate == "left"
-    for index, encoding in enumerate(encode_each(tokenizer, texts, 0)):
-        if len(encoding) > limit:
-            refuse_long(tokenizer, texts[index], str(len(encoding)), truncate, limit, index)
-        encoded.append(to_encoded_text(encoding, options, mask_id, limit=limit, left=left))
-    return encoded
+    try:
+        return work()
+    except ServiceError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        reason = f"{type(error).__name__}: {error}"[:200]
+        log.error("the tokenizer failed: %s", reason)
+        raise TokenizerFailed(f"the tokenizer failed on this input ({reason}): change it", index=index) from error
 
 
 def encode_each(tokenizer: HFTokenizer, texts: Texts, first: int) -> list[Encoding]:
@@ -198,10 +193,11 @@ def to_encoded_text(
 
 def _encode_batch(tokenizer: HFTokenizer, texts: Texts) -> list[Encoding]:
     """A single short text takes `encode`, which keeps the GIL: 15 us faster than `encode_batch`, which releases it."""
-    if len(texts) != 1 or count_characters(texts[0]) > INLINE_CHARACTERS:
-        return tokenizer.encode_batch(list(texts))
     text = texts[0]
-    return [tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text)]
+    sides = (text,) if isinstance(text, str) else text
+    if len(texts) > 1 or sum(map(len, sides)) > INLINE_CHARACTERS:
+        return tokenizer.encode_batch(list(texts))
+    return [tokenizer.encode(*sides)]
 
 
 def _kept_positions(encoding: Encoding, limit: int, *, left: bool) -> NDArray[np.intp]:

@@ -5,7 +5,7 @@ request that asks for all of them.
 """
 
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,17 @@ from packbert.model_export.artifact.rows import Ints
 from packbert.model_export.artifact.special_tokens import own_special_tokens
 from packbert.service.artifact import Artifact
 from packbert.service.errors import Invalid
-from packbert.service.tokenization.check import guard
+from packbert.service.scheduling.request import Chunk
+from packbert.service.tokenization.chunks import (
+    Chunks,
+    TextChunk,
+    TextReader,
+    Turns,
+    chunk_end,
+    each,
+    find_word_ends,
+    start,
+)
 from packbert.service.tokenization.encoding import (
     INLINE_CHARACTERS,
     Direction,
@@ -25,18 +35,16 @@ from packbert.service.tokenization.encoding import (
     EncodeOptions,
     PromptedTexts,
     Texts,
-    count_each,
-    encode_texts,
+    guard,
     is_short,
 )
-from packbert.service.tokenization.jobs import EncodingJob, Turns, chunk_end, find_word_ends
 from packbert.service.tokenization.known_words import KnownWords
-from packbert.service.tokenization.pairs import HypothesesJob, PairFrame, QuestionsJob, WindowOptions
+from packbert.service.tokenization.pairs import HypothesesReader, PairFrame
 from packbert.service.tokenization.special_tokens import reading_only
-from packbert.service.tokenization.windows import WindowsJob
+from packbert.service.tokenization.windows import QuestionsReader, WindowOptions, WindowsReader
 
 T = TypeVar("T")
-J = TypeVar("J", bound=EncodingJob)
+R = TypeVar("R", bound=TextReader)
 INLINE_TOKENS = 500  # as INLINE_CHARACTERS, for decoding
 
 
@@ -103,81 +111,64 @@ class Tokenizer:
                 "this model has one segment, and its tokenizer gives a pair two: it takes single texts", code="pair"
             )
 
-    def encode_sync(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
-        """Cuts texts that are too long on the side `truncate`; raises Invalid with the text's index if that is None."""
-        if self._known_words and (encoded := self._known_words.encode(texts, options)) is not None:
-            return encoded
-        tokenizer = self._reader(masks=options.masks, special_tokens=options.special_tokens)
-        limit = (options.side or self.artifact.manifest).max_tokens
-        return encode_texts(tokenizer, texts, options, truncate, limit=limit, mask_id=self.mask_id)
+    def chunks(
+        self, texts: Texts, options: EncodeOptions, truncate: Direction | None, *, first: int = 0
+    ) -> TextChunk | Chunks:
+        """The sequences of the texts from `first` on: at once if they are short.
 
-    def start_job(
-        self, texts: Texts, sizes: Sequence[int], options: EncodeOptions, truncate: Direction | None
-    ) -> EncodingJob:
-        """A job for texts of `sizes` characters, with an estimate of their tokens."""
-        limit = (options.side or self.artifact.manifest).max_tokens
-        return self._job(EncodingJob, texts, sizes, options, limit, truncate=truncate, word_ends=self._word_ends)
-
-    async def run_job(self, job: EncodingJob, *, queued: bool) -> AsyncGenerator[list[EncodedText]]:
-        """The next texts of the job, as they become ready, in turns with other requests.
-
-        `queued`: the queue has admitted the request. Raises as `encode_sync`, and Overloaded.
+        Texts that are too long are cut on the side `truncate`. Raises Invalid with the index of a text that may not be
+        cut, or has too many characters.
         """
-        with self.turns.enter(job.left, queued=queued) as turn:
-            while not job.done:
-                yield await turn.run(job.step, job.left)
+        sizes = self.measure(texts)
+        if self._known_words and is_short(sizes) and not first:
+            encoded = self._known_words.encode(texts, options)
+            if encoded is not None:
+                return Chunk(encoded, range(len(encoded)))
+        limit = (options.side or self.artifact.manifest).max_tokens
+        more = {"truncate": truncate, "word_ends": self._word_ends, "position": first}
+        return start(self._reader(TextReader, texts, sizes, options, limit, **more), self.turns)
 
     async def encode(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
-        """As `encode_sync`, with long work on the tokenizer's thread. Raises Invalid also for too many characters."""
-        sizes = self.measure(texts)
-        if is_short(sizes):
-            return self.encode_sync(texts, options, truncate)
-        job = self.start_job(texts, sizes, options, truncate)
-        return [one async for part in self.run_job(job, queued=False) for one in part]
+        """The sequences of all texts. Raises as `chunks`."""
+        chunks = each(self.chunks(texts, options, truncate))
+        return [one async for chunk in chunks for one in chunk.work]
 
-    def start_windows(
+    def window_reader(
         self, texts: Texts, options: EncodeOptions, *, stride: int | None, prompt: int, most: int
-    ) -> WindowsJob:
-        """A job for windows that overlap by `stride` tokens, one for a text within the model's limit.
+    ) -> WindowsReader:
+        """Of windows that overlap by `stride` tokens, one for a text within the model's limit.
 
         Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
-        large a stride, TooLarge for far more than `most` windows in all.
+        large a stride.
         """
         sizes, limit = self.measure(texts), self.artifact.manifest.max_tokens
-        return self._job(WindowsJob, texts, sizes, options, limit, asked_stride=stride, prompt=prompt, most=most)
+        return self._reader(WindowsReader, texts, sizes, options, limit, asked_stride=stride, prompt=prompt, most=most)
 
-    def start_hypotheses(
+    def hypothesis_reader(
         self, texts: Texts, hypotheses: Sequence[Ints], options: EncodeOptions, truncate: Direction | None
-    ) -> HypothesesJob:
-        """A job for pairs of every text with every hypothesis, whose ids have no special tokens; only texts are cut.
+    ) -> HypothesesReader:
+        """Of pairs of every text with every hypothesis, whose ids have no special tokens; only texts are cut.
 
         Raises Invalid for too many characters, and for a hypothesis that leaves no room for a text.
         """
         self.check_pairs()
         sizes, limit, frame = self.measure(texts), self.artifact.manifest.max_tokens, PairFrame.of(self._plain)
         more = {"truncate": truncate, "word_ends": self._word_ends, "hypotheses": hypotheses, "frame": frame}
-        return self._job(HypothesesJob, texts, sizes, options, limit, **more)
+        return self._reader(HypothesesReader, texts, sizes, options, limit, **more)
 
-    def start_questions(
+    def question_reader(
         self, pairs: Sequence[tuple[str, str]], options: EncodeOptions, asked: WindowOptions, most: int
-    ) -> QuestionsJob:
-        """A job for pairs (question, context), each of one or more windows.
+    ) -> QuestionsReader:
+        """Of pairs (question, context), each of one or more windows. Raises Invalid for too many characters."""
+        return self._reader(QuestionsReader, pairs, self.measure(pairs), options, asked.limit, asked=asked, most=most)
 
-        Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
-        """
-        return self._job(QuestionsJob, pairs, self.measure(pairs), options, asked.limit, asked=asked, most=most)
+    def _reader(
+        self, kind: type[R], texts: Texts, sizes: Sequence[int], options: EncodeOptions, limit: int, **more: Any
+    ) -> R:
+        tokenizer = self._library(masks=options.masks, special_tokens=options.special_tokens)
+        return kind(tokenizer, texts, sizes, options, limit, self.mask_id, **more)
 
-    def _job(
-        self, kind: type[J], texts: Texts, sizes: Sequence[int], options: EncodeOptions, limit: int, **more: Any
-    ) -> J:
-        """A job of this kind, with an estimate of its tokens where it is not read at once."""
-        tokenizer = self._reader(masks=options.masks, special_tokens=options.special_tokens)
-        job = kind(tokenizer, texts, sizes, options, limit, self.mask_id, **more)
-        if not is_short(sizes):
-            job.sample()
-        return job
-
-    def _reader(self, *, masks: bool, special_tokens: bool) -> HFTokenizer:
+    def _library(self, *, masks: bool, special_tokens: bool) -> HFTokenizer:
         if special_tokens:
             return self._whole
         return self._masking if masks else self._plain
@@ -208,23 +199,40 @@ class Tokenizer:
         def decode_chunk(chunk: slice) -> list[str]:
             return [self._whole.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences[chunk]]
 
-        return await self._run_in_chunks([len(ids) for ids in sequences], decode_chunk, inline=INLINE_TOKENS)
+        return await self._run_in_chunks(list(map(len, sequences)), decode_chunk, inline=INLINE_TOKENS)
 
-    async def decode_filled(
-        self, before: list[int], fillings: Sequence[Sequence[int]], after: list[int], *, skip_special_tokens: bool
-    ) -> list[str]:
-        """The text of `before`, each filling and `after`; what surrounds short fillings is decoded once where the
-        decoder is WordPiece's, for which the text of a token depends only on whether it is the first."""
-        decode, anchor = partial(self._whole.decode, skip_special_tokens=skip_special_tokens), self._anchor
+    async def decode_candidates(
+        self,
+        before: list[int],
+        candidates: Sequence[Sequence[int]],
+        after: list[int],
+        *,
+        pad: int | None,
+        skip_special_tokens: bool,
+    ) -> list[tuple[str, str]]:
+        """Of each candidate, the ids of its pieces, its own text, and that of it between `before` and `after`.
 
-        def join() -> list[str]:
-            first, cut = decode(before), len(decode(anchor))
-            last = decode(anchor + after)[cut:] if first else ""
-            return [f"{first}{decode([*anchor, *ids])[cut:]}{last}" for ids in fillings] if first else []
+        What surrounds short candidates is decoded once where the decoder is WordPiece's, for which the text of a token
+        depends only on whether it is the first. `pad` is left out of the text.
+        """
+        fillings = [ids if pad not in ids else () for ids in candidates]
+        decode, anchor = self._whole.decode, self._anchor
+
+        def join() -> list[tuple[str, str]]:
+            first, cut = decode(before, skip_special_tokens), len(decode(anchor))
+            last = decode(anchor + after, skip_special_tokens)[cut:] if first else ""
+            pairs = zip(candidates, fillings, strict=True) if first else ()
+            return [
+                (decode(ids, False), f"{first}{decode([*anchor, *filled], skip_special_tokens)[cut:]}{last}")
+                for ids, filled in pairs
+            ]
 
         if anchor and len(before) + len(after) + sum(map(len, fillings)) <= INLINE_TOKENS and (joined := guard(join)):
             return joined
-        return await self.decode([[*before, *ids, *after] for ids in fillings], skip_special_tokens=skip_special_tokens)
+        words = await self.decode(candidates, skip_special_tokens=False)
+        texts = [[*before, *ids, *after] for ids in fillings]
+        whole = await self.decode(texts, skip_special_tokens=skip_special_tokens)
+        return list(zip(words, whole, strict=True))
 
     async def read(
         self,
@@ -233,33 +241,26 @@ class Tokenizer:
         *,
         masks: bool = False,
         special_tokens: bool = False,
-        queued: bool = False,
     ) -> list[T]:
         """What `work` makes of the texts, with the tokenizer that reads mask tokens, or all special tokens, or neither.
 
-        `queued`: the queue has admitted them. Raises as `measure`, and Overloaded.
+        Raises as `measure`, and Overloaded.
         """
-        encoder, sizes = self._reader(masks=masks, special_tokens=special_tokens), self.measure(texts)
-        return await self._run_in_chunks(sizes, lambda chunk: work(encoder, texts[chunk]), queued=queued)
+        encoder, sizes = self._library(masks=masks, special_tokens=special_tokens), self.measure(texts)
+        return await self._run_in_chunks(sizes, lambda chunk: work(encoder, texts[chunk]))
 
     async def _run_in_chunks(
-        self,
-        sizes: Sequence[int],
-        work: Callable[[slice], list[T]],
-        *,
-        inline: int = INLINE_CHARACTERS,
-        queued: bool = False,
+        self, sizes: Sequence[int], work: Callable[[slice], list[T]], *, inline: int = INLINE_CHARACTERS
     ) -> list[T]:
         """The results of `work` for items of these sizes: inline if they are short, else in turns on the thread."""
         if is_short(sizes, inline):
-            return guard(lambda: work(slice(0, len(sizes))))
+            return guard(partial(work, slice(0, len(sizes))))
         results, first = list[T](), 0
-        with self.turns.enter(sum(sizes), queued=queued) as turn:
-            while first < len(sizes):
-                end = chunk_end(sizes, first)
-                step = partial(guard, partial(work, slice(first, end)))
-                results += await turn.run(step, sum(sizes[first:]))
-                first = end
+        while first < len(sizes):
+            end = chunk_end(sizes, first)
+            step = partial(guard, partial(work, slice(first, end)))
+            results += await self.turns.run(step, sum(sizes[first:end]))
+            first = end
         return results
 
     def _word_ids(self, words: Sequence[str]) -> list[list[int]]:
@@ -268,3 +269,9 @@ class Tokenizer:
         encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
         pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
         return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words]
+
+
+def count_each(texts: Texts) -> list[int]:
+    """The characters of each text."""
+    prompt, plain = (len(texts.prompt), texts.texts) if isinstance(texts, PromptedTexts) else (0, texts)
+    return [prompt + (len(text) if isinstance(text, str) else len(text[0]) + len(text[1])) for text in plain]

@@ -35,7 +35,7 @@ async def encode_ids(
     Raises Invalid with the index of the sequence for an id outside of the vocabulary, a special token among the
     others, and too many tokens where `truncate` is None. Cannot know whether the ids are of this tokenizer.
     """
-    (frame,) = tokenizer.encode_sync(["a"], FRAME, "right")
+    (frame,) = await tokenizer.encode(["a"], FRAME, "right")
     own = np.flatnonzero(frame.spans[:, 0] >= 0)
     before, after = frame.ids[: own[0]], frame.ids[own[-1] + 1 :]
     manifest = tokenizer.artifact.manifest
@@ -115,7 +115,6 @@ async def describe_tokens(
     masks: bool = False,
     special_tokens: bool = False,
     check: Callable[[int], None] = lambda tokens: None,
-    queued: bool = False,
 ) -> list[TokenDetails]:
     """`masks` parses the mask token, as /fill-mask does, `special_tokens` all of them.
 
@@ -130,7 +129,7 @@ async def describe_tokens(
         check(count)
         return [_details(one, tokenizer) for one in encodings]
 
-    return await tokenizer.read(texts, work, masks=masks, special_tokens=special_tokens, queued=queued)
+    return await tokenizer.read(texts, work, masks=masks, special_tokens=special_tokens)
 
 
 async def count_tokens(

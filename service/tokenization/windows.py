@@ -1,7 +1,7 @@
 """Texts that are longer than the model's limit as windows that overlap, as transformers' pipelines make them."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,44 +10,38 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tokenization.encoding import EncodedText, to_encoded_text
-from packbert.service.tokenization.jobs import EncodingJob, Floats
+from packbert.service.tokenization.chunks import TextChunk, TextReader
+from packbert.service.tokenization.encoding import EncodedText, no_tokens, numbers, to_encoded_text
 from packbert.service.tokenization.special_tokens import reading_only
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens
 STRIDE_SHARE = 8  # an eighth of the limit is shared by default, 64 tokens of 512: a seventh more tokens are computed
-COUNT_MARGIN = 2  # times the limit: an estimated number of windows that is refused before the texts are read
+COUNT_MARGIN = 2  # times the limit: an estimated number of windows that is refused before all texts are read
+QUESTION, CONTEXT = 0, 1  # the sides of a pair
+DEFAULT_MAX_TOKENS, DEFAULT_STRIDE = 384, 128  # of transformers' question-answering pipeline
 Arrays = tuple[Ints, Ints, Ints]  # ids [length], types [length], spans [length, 2] or [0, 2]
 
 
-def expected_windows(sizes: Floats, limit: int, room: Floats | int, stride: Floats | int) -> tuple[Floats, Floats]:
-    """For texts of so many tokens, special tokens included: how many windows each has, and how many tokens."""
-    counts = 1 + np.maximum(0.0, np.ceil((sizes - limit) / (room - stride)))
-    return counts, sizes + (counts - 1) * (limit - room + stride)
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
-class SplittingJob(EncodingJob):
-    """Texts or pairs on their way to at most `most` windows; none of them is cut."""
+class SplittingReader(TextReader):
+    """Makes at most `most` windows of a request's texts or pairs; none of them is cut."""
 
     most: int
-    owners: list[int] = field(init=False)  # the text or pair of each window that was made
-    _raw: HFTokenizer | None = field(default=None, init=False)  # without a post-processor
+    windows: int = 0  # so far
+    _raw: HFTokenizer | None = None  # without a post-processor
 
-    def __post_init__(self) -> None:
-        EncodingJob.__post_init__(self)
-        self.owners = []
+    def read(self, end: int) -> TextChunk:
+        """Raises also TooLarge for more than `most` windows, or where far more are expected."""
+        chunk = TextReader.read(self, end)
+        expected = self.windows + max(len(self.texts) - end, chunk.left // self.limit)
+        if expected > COUNT_MARGIN * self.most:
+            raise too_many_windows(f"about {expected}", self.most)
+        return chunk
 
-    @property
-    def expected_sequences(self) -> int:
-        return int(self._expected_windows(self._expected_sizes())[0].sum())
-
-    def _estimate_tokens(self, sizes: Floats) -> int:
-        return int(self._expected_windows(sizes)[1].sum())
-
-    def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
-        """For what is left, of so many tokens: how many windows each has, and how many tokens."""
-        raise NotImplementedError
+    def _count_windows(self, count: int) -> None:
+        self.windows += count
+        if self.windows > self.most:
+            raise too_many_windows(f"{self.windows} or more", self.most)
 
     def _first_spans(self, text: str, starts: Sequence[int]) -> Sequence[tuple[int, int] | None]:
         """The span of the first token of each window, `starts` among the text's own tokens; None: as inside the text.
@@ -68,11 +62,10 @@ class SplittingJob(EncodingJob):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class WindowsJob(SplittingJob):
-    """The texts of a request on their way to windows: a step gives those of the next texts.
+class WindowsReader(SplittingReader):
+    """Makes windows of texts. A pair that fits is one window.
 
-    A pair that fits is one window. Raises Invalid for one that does not, and where a window would add no token;
-    TooLarge for more than `most` windows.
+    Raises Invalid for a pair that does not, and where a window would add no token.
     """
 
     asked_stride: int | None  # None: an eighth of the limit
@@ -82,7 +75,6 @@ class WindowsJob(SplittingJob):
     added: list[int] = field(default_factory=list)  # tokens of each window that the one before it does not have
 
     def __post_init__(self) -> None:
-        SplittingJob.__post_init__(self)
         self.room = self.limit - self.tokenizer.num_special_tokens_to_add(False) - self.prompt
         room = max(0, self.room)
         if self.prompt and not room:
@@ -94,24 +86,14 @@ class WindowsJob(SplittingJob):
             reason = f"a window holds {room} tokens of a text" + " beside its prompt" * (self.prompt > 0)
             raise Invalid(f"stride is {self.stride}; it must be less than {room}: {reason}", code="stride")
 
-    def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
-        return expected_windows(sizes, self.limit, self.room, self.stride)
-
-    def sample(self) -> None:
-        """Raises TooLarge where the sample shows far too many windows."""
-        EncodingJob.sample(self)
-        if (count := self.expected_sequences) > COUNT_MARGIN * self.most:
-            raise too_many_windows(f"about {count}", self.most)
-
     def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
         text = self.texts[index]
         if not isinstance(text, str) and len(encoding) > self.limit:
             raise pair_too_long(str(len(encoding)), self.limit, index)
-        self._check_count(index, len(encoding))
+        self._count_windows(self._count(len(encoding)))
         whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
         tokens = (whole.ids, whole.types, whole.spans)
         windows = self._split(text, encoding, tokens) if isinstance(text, str) else [tokens]
-        self.owners += [index] * len(windows)
         own = [len(ids) - self.limit + self.room for ids, _, _ in windows]
         self.added += [own[0], *(size - self.stride for size in own[1:])]
         return [replace(whole, ids=ids, types=types, spans=spans) for ids, types, spans in windows]
@@ -136,13 +118,124 @@ class WindowsJob(SplittingJob):
         """The number of windows of a text of so many tokens, special tokens included."""
         return 1 + max(0, -(-(tokens - self.limit) // (self.room - self.stride)))
 
-    def _check_count(self, index: int, tokens: int) -> None:
-        """Of the windows so far, and those of text `index`, which has so many tokens."""
-        count = len(self.owners) + self._count(tokens)
-        if count > self.most:
-            expected = len(self.owners) + self.expected_sequences
-            last = index + 1 == len(self.texts)
-            raise too_many_windows(str(count) if last else f"about {max(count, expected)}", self.most)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """How the context of each question is split."""
+
+    limit: int  # tokens of a window, special tokens included
+    stride: int | None  # tokens that a window shares with the one before it; None: the pipeline's, if there is room
+    question_limit: int | None  # a question is cut to so many tokens; None: never
+    align_to_words: bool  # spans are those of a token's word, as far as it lies in the window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pair:
+    """The tokens of a question and its whole context, with special tokens; all arrays [length]."""
+
+    ids: Ints
+    types: Ints
+    sides: Ints  # QUESTION, CONTEXT; -1 for special tokens
+    words: Ints  # of the context: equal for the tokens of one word
+    offsets: Ints  # [length, 2] first and end character in the context, for its tokens
+
+    @classmethod
+    def of(cls, encoding: Encoding) -> "_Pair":
+        ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+        sides, words = numbers(encoding.sequence_ids), numbers(encoding.word_ids)
+        return cls(ids=ids, types=types, sides=sides, words=words, offsets=np.array(encoding.offsets, np.int32))
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class QuestionsReader(SplittingReader):
+    """Makes windows of the contexts of pairs (question, context), each beside its question.
+
+    Of a window, `spans` is -1 but for the tokens of the context. Raises Invalid where a side has no tokens, or where a
+    question or a stride leaves no room, with the index of the pair; TooLarge for more than `most` windows.
+    """
+
+    asked: WindowOptions
+
+    def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
+        pair = _Pair.of(encoding)
+        counts = [int((pair.sides == side).sum()) for side in (QUESTION, CONTEXT)]
+        for name, tokens in zip(("question", "context"), counts, strict=True):
+            if not tokens:
+                raise no_tokens(f"the {name}", index)
+        room, stride, count = self._count(index, *counts)
+        starts = range(0, count * (room - stride), room - stride) if count > 1 else range(1)
+        self._count_windows(count)
+        return list(self._windows(index, pair, starts, room))
+
+    def _count(self, index: int, question: int, context: int) -> tuple[int, int, int]:
+        """Of so many tokens: those of the context in a window, those that two windows share, the number of windows."""
+        asked, special = self.asked, self._special
+        kept = min(question, asked.question_limit or question)
+        room = asked.limit - kept - special
+        if room < 1:
+            found = f"the question has {kept} tokens and a pair {special} special tokens"
+            way_out = "shorten it, or send max_question_len"
+            message = f"{found}: that leaves no room for the context in {asked.limit} tokens (max_seq_len); {way_out}"
+            raise Invalid(message, code="too_long", index=index)
+        if context <= room:
+            count, stride = 1, 0
+        else:
+            stride = self._stride(index, room)
+            count = 1 + -(-(context - room) // (room - stride))
+        return room, stride, count
+
+    def _asked_stride(self) -> int:
+        """The stated one, or the default; a question may leave too little room for it."""
+        return min(self.asked.limit // 2, DEFAULT_STRIDE) if self.asked.stride is None else self.asked.stride
+
+    def _stride(self, index: int, room: int) -> int:
+        stride = self._asked_stride()
+        if stride < room:
+            return stride
+        if self.asked.stride is None:
+            return room // 2
+        found = f"doc_stride is {stride}; it must be less than {room}"
+        reason = f"a window holds {room} tokens of the context beside this question"
+        raise Invalid(f"{found}: {reason}", code="stride", index=index)
+
+    def _windows(self, index: int, pair: _Pair, starts: Sequence[int], room: int) -> Iterator[EncodedText]:
+        """Windows whose first tokens are `starts` among the context's."""
+        context = np.flatnonzero(pair.sides == CONTEXT)
+        first, end = int(context[0]), int(context[-1]) + 1
+        before = np.arange(first)
+        is_cut = np.zeros(first, bool)
+        if self.asked.question_limit is not None:
+            is_cut = np.cumsum(pair.sides[:first] == QUESTION) > self.asked.question_limit
+            is_cut &= pair.sides[:first] == QUESTION
+        after = np.arange(end, len(pair.ids))
+        spans = self._first_spans(self.texts[index][CONTEXT], starts)
+        for start, span in zip(starts, spans, strict=True):
+            window = np.arange(first + start, min(first + start + room, end))
+            offsets = pair.offsets[window]
+            if span is not None:
+                offsets[0] = span
+            if self.asked.align_to_words:
+                offsets = _word_spans(offsets, pair.words[window])
+            kept = np.concatenate([before[~is_cut], window, after])
+            place = np.full((len(kept), 2), -1, np.int32)
+            place[len(kept) - len(after) - len(window) : len(kept) - len(after)] = offsets
+            yield EncodedText(
+                ids=pair.ids[kept],
+                types=pair.types[kept],
+                outputs=self.options.outputs,
+                truncated=bool(is_cut.any()) and start == 0,
+                empty=False,
+                spans=place,
+            )
+
+
+def _word_spans(offsets: Ints, words: Ints) -> Ints:
+    """[length, 2] first and end character of each token's word; of a token without a word, those of the token."""
+    is_first = np.append(True, (words[1:] != words[:-1]) | (words[1:] < 0))
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:], len(words)) - 1
+    word = np.cumsum(is_first) - 1
+    return np.stack([offsets[firsts[word], 0], offsets[lasts[word], 1]], axis=-1)
 
 
 def too_many_windows(count: str, most: int) -> TooLarge:

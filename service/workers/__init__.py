@@ -1,1 +1,1 @@
-"""Several processes: API workers in front of one engine worker."""
+"""Several whole services behind one port, and the supervisor that starts them."""

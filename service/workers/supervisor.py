@@ -1,38 +1,42 @@
-"""Starts, restarts and stops the workers of one service: one engine worker, and several API workers on one port."""
+"""Several whole services behind one port: accepts connections for them, restarts them, and orders their swaps."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from itertools import zip_longest
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
 
-from packbert.service.address import BACKLOG, ListenError
-from packbert.service.artifact import Artifact
+from packbert.service.address import BACKLOG, begin_no_connection, notify
+from packbert.service.engine.cpu import available_cores
 from packbert.service.settings import Settings
-from packbert.service.workers.child import (
-    INTERVAL_SECONDS,
-    LOAD_FAILED,
-    MAX_MISSED,
+from packbert.service.workers.channel import (
+    BEAT_SECONDS,
+    WORKER,
+    Models,
     WorkerSpec,
-    engine_socket,
-    metrics_dir,
-    open_pipe,
-    private_folder,
-    wait_for_loss,
+    encode,
+    hand_connection,
+    take_connection,
 )
 
 STABLE_AFTER_SECONDS = 10.0  # a worker that ran so long is not in a crash loop
 FIRST_DELAY_SECONDS = 0.25
 MAX_DELAY_SECONDS = 30.0
-MAX_API_DELAY_SECONDS = 2.0  # shorter, because connections wait in the worker's backlog
 STOP_GRACE_SECONDS = 10.0  # beyond the drain time, before SIGKILL
+FIRST_BEAT_SECONDS = 60.0  # imports are slow on a cold disk
+MISSED_BEATS = 10  # in a row; a worker that misses so many hangs
+ACCEPTS_PER_TURN = 32
+COUNT_SECONDS = 1.0  # for the workers to write down what they count
+LOOK_AGAIN_SECONDS = 0.01  # where no worker can take a connection
 log = logging.getLogger("service")
 
 
@@ -40,200 +44,312 @@ log = logging.getLogger("service")
 class Backoff:
     """The delay before a restart: none after a long run or the first short one, then doubling with each short run."""
 
-    max_seconds: float = MAX_DELAY_SECONDS
     short_runs: int = 0  # in a row
 
     def next_delay(self, ran_seconds: float) -> float:
         self.short_runs = 0 if ran_seconds >= STABLE_AFTER_SECONDS else self.short_runs + 1
-        return 0.0 if self.short_runs < 2 else min(self.max_seconds, FIRST_DELAY_SECONDS * 2.0 ** (self.short_runs - 2))
+        return (
+            0.0 if self.short_runs < 2 else min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** (self.short_runs - 2))
+        )
 
 
 @dataclass(slots=True, eq=False)
-class Child:
-    """A worker and its current process."""
+class Worker:
+    """A whole service and its current process."""
 
-    module: str
-    spec: WorkerSpec
-    heartbeat: int  # read end of the pipe
-    backoff: Backoff
+    name: str
+    ends: tuple[socket.socket, socket.socket]  # for connections: the supervisor's, and the one that the process has
+    cores: list[int]
+    backoff: Backoff = field(default_factory=Backoff)
     process: asyncio.subprocess.Process | None = None
+    lines: asyncio.StreamWriter | None = None  # to the process, while it runs
+    connections: int = 0  # as it said last, and those handed to it since
+    is_ready: bool = False
+    is_ending: bool = False
+    is_leaving: bool = False  # it accepts no more
+    answers: "dict[str, asyncio.Future[Any]]" = field(default_factory=dict)  # that it still owes, by their kinds
 
     def __repr__(self) -> str:
-        return f"{self.spec.name} (process {self.process.pid})" if self.process else self.spec.name
+        return f"{self.name} (process {self.process.pid})" if self.process else self.name
 
-    async def run_once(self) -> int:
-        """The exit code of one process, negative where a signal ended it. Raises OSError where it cannot be started."""
-        spec = self.spec
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", self.module, spec.argument),
-            pass_fds=spec.descriptors,
-            start_new_session=True,  # Ctrl-C reaches the supervisor only, which stops its workers in order
-        )
-        watch = asyncio.create_task(self._kill_when_hung())
-        try:
-            return await self.process.wait()
-        finally:
-            watch.cancel()
+    def tell(self, **message: Any) -> None:
+        if self.lines is not None:
+            self.lines.write(encode(**message))
 
-    async def _kill_when_hung(self) -> None:
-        """SIGKILL, because an event loop that hangs does not handle SIGTERM."""
-        await wait_for_loss(self.heartbeat)
-        log.error("%r sent no heartbeat for %g s: sending SIGKILL", self, MAX_MISSED * INTERVAL_SECONDS)
-        self.send_signal(signal.SIGKILL)
+    def ask(self, kind: str, **message: Any) -> "asyncio.Future[Any]":
+        """The answer of this kind; None where the process ends before it."""
+        if kind not in self.answers:
+            self.answers[kind] = asyncio.get_running_loop().create_future()
+            self.tell(**message)
+        return self.answers[kind]
 
-    def send_signal(self, number: int) -> None:
+    def signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
 
+    def on_end(self) -> None:
+        self.lines, self.is_ready, self.connections = None, False, 0
+        for answer in self.answers.values():
+            answer.set_result(None)
+        self.answers.clear()
 
-@dataclass(slots=True, eq=False)
+
 class Supervisor:
-    """Keeps all sockets open: a connection that arrives while a worker restarts waits for the replacement."""
+    """Keeps the listening sockets: a connection goes to the worker with the fewest, of those that serve."""
 
-    engine: Child
-    apis: list[Child]
-    listeners: list[socket.socket]
-    stop_seconds: float  # in which an API worker lingers and drains
-    can_swap: bool = False
-    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    _code: int = 0
+    def __init__(self, settings: Settings, listeners: Sequence[socket.socket], report: Callable[[str], None]) -> None:
+        """`report` shows the fault for which a worker does not start."""
+        self.settings, self.listeners, self._report = settings, listeners, report
+        shares = share_cores(settings.workers)
+        self.workers = [Worker(f"worker-{number}", socket.socketpair(), cores) for number, cores in enumerate(shares)]
+        for worker in self.workers:
+            for end in worker.ends:
+                end.setblocking(False)
+        # unnamed files: they outlive a worker, and end with the service
+        self.counts = {worker.name: (open_file(), open_file()) for worker in self.workers}
+        self.models: Models = {}
+        self.code = 0
+        self._turn, self._stopping = asyncio.Lock(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: socket.socket | None = None  # a connection that no worker could take
+        self._timer: asyncio.TimerHandle | None = None
+        self._served = self._announced = False
 
     async def run(self) -> int:
-        """The exit code: 0 after a signal, 1 where the model could not be loaded or a worker had to be killed."""
+        """The exit code: that of the first worker which ends before any has served, else 0 after a signal, and 1 where
+        a worker had to be killed at the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        if self.can_swap:
-            loop.add_signal_handler(signal.SIGHUP, self._signal_apis, signal.SIGHUP)
-        tasks = {child: asyncio.create_task(self._restart_loop(child)) for child in (self.engine, *self.apis)}
-        await self._stopping.wait()
+        if self.settings.can_swap:
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         for listener in self.listeners:
-            listener.close()
-        await self._stop({child: tasks[child] for child in self.apis}, self.stop_seconds + STOP_GRACE_SECONDS)
-        await self._stop({self.engine: tasks[self.engine]}, STOP_GRACE_SECONDS)
-        return self._code
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        self._watch()
+        running = [asyncio.create_task(self._keep_running(worker)) for worker in self.workers]
+        await self._stopping.wait()
+        seconds = self.settings.linger_seconds + self.settings.drain_seconds + STOP_GRACE_SECONDS
+        _, late = await asyncio.wait(running, timeout=seconds)
+        for worker in self.workers if late else ():
+            if worker.lines is not None:
+                log.error("%r does not end: sending SIGKILL", worker)
+                worker.signal(signal.SIGKILL)
+                self.code = 1
+        if late:
+            await asyncio.wait(late)
+        return self.code
 
     def _on_signal(self, number: int) -> None:
-        """The first signal stops everything in order; a further one is passed on, and the API workers end at once."""
-        if self._stopping.is_set():
-            self._signal_apis(number)
+        """All workers get each signal: the first lets them drain, the second ends them."""
         self._stopping.set()
+        for worker in self.workers:
+            worker.signal(number)
 
-    def _signal_apis(self, number: int) -> None:
-        for child in self.apis:
-            child.send_signal(number)
+    def _reload(self) -> None:
+        """All workers take the shares of BERT_MODELS, and the first swaps the models that changed."""
+        for number, worker in enumerate(worker for worker in self.workers if worker.is_ready):
+            worker.tell(reload=number == 0)
 
-    async def _restart_loop(self, child: Child) -> None:
-        """Keeps a process of `child` running until the supervisor stops."""
-        first = True
+    async def _keep_running(self, worker: Worker) -> None:
+        """Restarts the worker's process until the service stops."""
         while not self._stopping.is_set():
             started = time.monotonic()
-            try:
-                code = await child.run_once()
-            except OSError as error:
-                log.error("%r cannot be started: %s", child, error)
-                code = 1
+            code = await self._run_once(worker)
+            worker.on_end()
+            self._hand_over(worker)
+            self._check_leaving()
             if self._stopping.is_set():
                 return
-            if first and child is self.engine and code == LOAD_FAILED:
-                self._fail()
+            if not self._served:  # its error is that of the service
+                self.code = code if code > 0 else 1
+                self._on_signal(signal.SIGTERM)
                 return
-            first = False
-            delay = child.backoff.next_delay(time.monotonic() - started)
-            log.error("%r has ended with code %d: restarting in %.2f s", child, code, delay)
+            delay = worker.backoff.next_delay(time.monotonic() - started)
+            log.error("%r has ended with code %d: restarting in %.2f s", worker, code, delay)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
 
-    async def _stop(self, children: "dict[Child, asyncio.Task[None]]", timeout_seconds: float) -> None:
-        """SIGTERM to all, then SIGKILL to those that have not ended in time."""
-        for child in children:
-            child.send_signal(signal.SIGTERM)
-        _, late = await asyncio.wait(children.values(), timeout=timeout_seconds)
-        for child, task in children.items():
-            if task in late:
-                log.error("%r does not end: sending SIGKILL", child)
-                child.send_signal(signal.SIGKILL)
-                self._fail()
-        if late:
-            await asyncio.wait(late)
-
-    def _fail(self) -> None:
-        self._code = 1
-        self._stopping.set()
-
-
-def supervise(settings: Settings, artifacts: Sequence[Artifact], *, degraded: str) -> int:
-    """Runs the service until a signal or a failure ends it; the exit code."""
-    try:
-        host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
-        listeners = bind_listeners(host, settings.port, count, "BERT_PORT")
-        admin_listeners = bind_listeners(host, admin_port, count, "BERT_ADMIN_PORT") if admin_port else []
-    except ListenError as error:
-        log.error("%s", error)
-        return 1
-    with ExitStack() as stack:
+    async def _run_once(self, worker: Worker) -> int:
+        """The exit code of one process, negative where a signal ended it."""
+        ours, theirs = socket.socketpair()
+        spec = WorkerSpec(
+            name=worker.name,
+            address=self.listeners[0].getsockname()[:2],
+            channel=theirs.fileno(),
+            connections=worker.ends[1].fileno(),
+            counts=self.counts,
+            models=self.models,
+            threads=max(1, available_cores() // len(self.workers)),
+            cores=worker.cores,
+        )
+        inherited = [spec.channel, spec.connections, *(one for pair in self.counts.values() for one in pair)]
         try:
-            folder = stack.enter_context(private_folder())
-            engine_listener = bind_engine_socket(folder)
-        except OSError as error:
-            log.error("cannot create a folder with the engine's socket (TMPDIR): %s", error)
-            return 1
-        lifeline, lifeline_write_end = os.pipe()  # the system closes the write end, however this process ends
-
-        def create_child(module: str, name: str, delay: float, *sockets: socket.socket | None) -> Child:
-            read_end, write_end = open_pipe()
-            names = ("listener", "admin_listener")
-            descriptors = {key: each.fileno() for key, each in zip(names, sockets, strict=False) if each is not None}
-            descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
-            spec = WorkerSpec(
-                name=name,
-                folder=str(folder),
-                models={one.manifest.name: str(one.folder.parent) for one in artifacts},
-                device=artifacts[0].manifest.device,
-                degraded=degraded,
-                **descriptors,
+            worker.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "packbert.service", WORKER, json.dumps(asdict(spec))),
+                pass_fds=inherited,
+                start_new_session=True,  # Ctrl-C reaches the supervisor only, which stops its workers
             )
-            return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))
+        except OSError as error:
+            log.error("%s cannot be started: %s", worker.name, error)
+            ours.close()
+            return 1
+        finally:
+            theirs.close()
+        reader, worker.lines = await asyncio.open_connection(sock=ours)
+        if self._stopping.is_set():
+            worker.signal(signal.SIGTERM)
+        for each in self.workers:
+            each.tell(processes={one.name: one.process.pid for one in self.workers if one.process})
+        listening = asyncio.create_task(self._listen(worker, reader))
+        try:
+            return await worker.process.wait()
+        finally:
+            listening.cancel()
+            worker.lines.close()
 
-        engine = create_child("engine_worker", "engine", MAX_DELAY_SECONDS, engine_listener)
-        apis = [
-            create_child("api_worker", f"api-{number}", MAX_API_DELAY_SECONDS, *pair)
-            for number, pair in enumerate(zip_longest(listeners, admin_listeners))
-        ]
-        port = listeners[0].getsockname()[1]
-        log.info("starting %d API workers for port %d and an engine worker", len(apis), port)
-        stop_seconds = settings.linger_seconds + settings.drain_seconds
-        sockets = [*listeners, *admin_listeners]
-        code = asyncio.run(Supervisor(engine, apis, sockets, stop_seconds, settings.can_swap).run())
-    os.close(lifeline_write_end)
-    return code
+    async def _listen(self, worker: Worker, reader: asyncio.StreamReader) -> None:
+        """Does what the process says; SIGKILL to one that says nothing: its loop hangs, and handles no SIGTERM."""
+        patience = FIRST_BEAT_SECONDS
+        try:
+            while line := await asyncio.wait_for(reader.readline(), patience):
+                patience = MISSED_BEATS * BEAT_SECONDS
+                for kind, value in json.loads(line).items():
+                    self._on_message(worker, kind, value)
+        except TimeoutError:
+            log.error("%r has said nothing for %g s: sending SIGKILL", worker, patience)
+            worker.signal(signal.SIGKILL)
+
+    def _on_message(self, worker: Worker, kind: str, value: Any) -> None:
+        if kind == "connections":
+            worker.connections = value
+        elif kind == "ready":
+            self._on_ready(worker, value)
+        elif kind == "fault" and not self._served and not self._stopping.is_set():
+            self._report(value)
+        elif kind in ("swap", "scraped"):
+            work = self._swap(worker) if kind == "swap" else self._count(worker)
+            self._tasks.add(task := asyncio.create_task(work))
+            task.add_done_callback(self._tasks.discard)
+        elif kind in worker.answers:
+            worker.answers.pop(kind).set_result(value)
+        elif kind == "leaving":
+            worker.is_leaving = True
+            self._check_leaving()
+
+    def _on_ready(self, worker: Worker, about: str) -> None:
+        """The first time that all workers serve, it is announced: `about` describes what they serve."""
+        worker.is_ready = self._served = True
+        if not self._announced and all(one.is_ready for one in self.workers):
+            self._announced = True
+            log.info("serving %s, with %d workers", about, len(self.workers))
+            if address := self.settings.notify_socket:
+                notify(address)
+
+    async def _swap(self, worker: Worker) -> None:
+        """Gives the worker its turn to swap; the others take over what then answers, and those that start get it."""
+        async with self._turn:
+            if worker.lines is None:
+                return
+            changed = await worker.ask("swapped", turn=True)
+            if changed:
+                self.models |= changed
+                others = [one for one in self.workers if one is not worker and one.lines is not None]
+                for answer in [one.ask("followed", follow=changed) for one in others]:
+                    await answer
+            worker.tell(done=True)
+
+    async def _count(self, worker: Worker) -> None:
+        """Lets the other workers write down their counts; one that hangs is left out."""
+        asked = [one.ask("counted", count=True) for one in self.workers if one is not worker and one.is_ready]
+        if asked:
+            await asyncio.wait(asked, timeout=COUNT_SECONDS)
+        worker.tell(all_counted=True)
+
+    def _watch(self) -> None:
+        self._timer = None
+        for listener in self.listeners:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+        if self._waiting is not None:
+            self._accept(self.listeners[0])
+
+    def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listener in self.listeners:
+            loop.remove_reader(listener.fileno())
+        self._timer = self._timer or loop.call_later(LOOK_AGAIN_SECONDS, self._watch)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Hands on what waits."""
+        for _ in range(ACCEPTS_PER_TURN):
+            connection, self._waiting = self._waiting, None
+            try:
+                if connection is None:
+                    connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor is free, or no memory
+                log.error("no connection can be accepted: %s", error)
+                self._pause()
+                return
+            if not self._hand(connection):
+                self._waiting = connection
+                self._pause()
+                return
+            connection.close()
+
+    def _hand(self, connection: socket.socket) -> bool:
+        """Whether a worker takes it: one that serves, else one that loads and answers 503.
+
+        Until all have served once it is the other way round: clients that come early would all stay with the first.
+        """
+        running = [one for one in self.workers if one.lines is not None]
+        for serves in (self._announced, not self._announced):
+            found = [one for one in running if (one.is_ready and not one.is_leaving) == serves]
+            for worker in sorted(found, key=lambda one: one.connections):
+                with suppress(BlockingIOError):
+                    hand_connection(connection, worker.ends[0])
+                    worker.connections += 1
+                    return True
+        return False
+
+    def _hand_over(self, ended: Worker) -> None:
+        """Hands the connections that the ended worker has not accepted to others that serve."""
+        if not any(one.is_ready for one in self.workers):
+            return
+        with suppress(OSError):
+            while True:
+                with take_connection(ended.ends[1]) as connection:
+                    self._hand(connection)
+
+    def _check_leaving(self) -> None:
+        """When no worker would accept a further connection, none begins."""
+        if self._stopping.is_set() and all(one.is_leaving or one.lines is None for one in self.workers):
+            for listener in self.listeners:
+                begin_no_connection(listener.fileno())
 
 
-def bind_engine_socket(folder: Path) -> socket.socket:
-    """The engine's socket, in a folder that also receives the metrics of all workers."""
-    metrics_dir(folder).mkdir()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(engine_socket(folder)))
-    listener.listen(BACKLOG)
-    return listener
+def share_cores(count: int) -> list[list[int]]:
+    """The cores of each worker: neighbours, which share caches; empty where there are too few, or a quota."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(allowed) < count or available_cores() < len(allowed):
+        return [[] for _ in range(count)]
+    ends = [number * len(allowed) // count for number in range(count + 1)]
+    return [allowed[first:end] for first, end in pairwise(ends)]
 
 
-def bind_listeners(host: str, port: int, count: int, variable: str) -> list[socket.socket]:
-    """One socket for each API worker, all on one port: the kernel distributes new connections evenly among them.
+def open_file() -> int:
+    """The descriptor of a file without a name."""
+    with tempfile.TemporaryFile() as file:
+        descriptor = os.dup(file.fileno())
+        os.set_inheritable(descriptor, False)  # but for workers, by pass_fds
+        return descriptor
 
-    On one shared socket, the first process to wake accepts all waiting connections: of 32 connections opened at once,
-    one of two processes got nearly all. Raises ListenError, which names `variable`.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        # without SO_REUSEPORT, so that binding fails where another service has the port
-        with socket.create_server((host, port), family=family) as probe:
-            port = port or probe.getsockname()[1]
-        listeners = [
-            socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)
-        ]
-    except OSError as error:
-        raise ListenError(host, port, variable, error) from None
-    for listener in listeners:
-        listener.setblocking(False)
-    return listeners
+
+def supervise(settings: Settings, sockets: Sequence[socket.socket], report: Callable[[str], None]) -> int:
+    """Runs the service until a signal or a failure ends it; the exit code."""
+
+    async def run() -> int:
+        return await Supervisor(settings, sockets, report).run()
+
+    return asyncio.run(run())

@@ -32,7 +32,7 @@ class Service:
 
 
 def _of_several_processes() -> list[Request]:
-    """The requests of `sample` whose answers API processes and keys may not change."""
+    """The requests of `sample` whose answers workers and keys may not change."""
     return [
         replace(request, answer_of=f"sample: {request.name}").with_headers(authorization="Bearer alpha")
         for request in [*NATIVE, *DIALECTS]
@@ -47,7 +47,7 @@ SERVICES = (
         folders=(),
         requests=[*_of_several_processes(), *KEYS],
         settings=LIMITS
-        | {"BERT_API_PROCESSES": "2", "BERT_API_KEY": "alpha,beta", "BERT_CORS_ORIGINS": "https://page.example"},
+        | {"BERT_WORKERS": "2", "BERT_API_KEY": "alpha,beta", "BERT_CORS_ORIGINS": "https://page.example"},
         is_process=True,
         has_key_file=True,
     ),

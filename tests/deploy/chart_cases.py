@@ -321,7 +321,8 @@ CASES = {
             "env/BERT_MAX_WAIT_SECONDS": "0.5",
         },
     ),
-    "API processes": Case(MODEL | {"apiProcesses": 2}, {"env/BERT_API_PROCESSES": "2", f"pod/{GRACE}": 45}),
+    "workers": Case(MODEL | {"workers": 2}, {"env/BERT_WORKERS": "2", "env/BERT_CACHE": None, f"pod/{GRACE}": 45}),
+    "workers, after an export": Case(MODEL | EXPORT | {"workers": 2}, {"env/BERT_CACHE": "/tmp/packbert"}),
     "secrets": Case(
         MODEL
         | {
@@ -430,6 +431,9 @@ CASES = {
             "container/resources": {"requests": {"cpu": "4", "memory": "6Gi"}, "limits": {"memory": "6Gi"}},
             "env/BERT_THREADS": {"resourceFieldRef": {"resource": "requests.cpu", "divisor": "1"}},
         },
+    ),
+    "the cores of each worker": Case(
+        MODEL | {"workers": 2, "resources": {"requests": {"cpu": "4500m"}}}, {"env/BERT_THREADS": "3"}
     ),
     "a limit of cores, which the service reads": Case(
         MODEL | {"resources": {"limits": {"cpu": "4", "memory": "6Gi"}}}, {"env/BERT_THREADS": None}

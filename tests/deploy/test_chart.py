@@ -171,8 +171,8 @@ def test_the_service_reads_the_variables_that_the_chart_sets(case: Case, tmp_pat
 
 
 def test_the_pod_has_as_long_as_the_service_takes_to_end() -> None:
-    """Linger, drain, and 10 s; the compose file has the sum for API processes."""
-    rendered = render(MODEL | {"apiProcesses": 1, "lingerSeconds": 0})
+    """Linger, drain and a margin; the compose file has the sum for several workers."""
+    rendered = render(MODEL | {"workers": 2, "lingerSeconds": 0})
     assert int(rendered.environment["BERT_DRAIN_SECONDS"]) == Settings.model_fields["drain_seconds"].default
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
     assert f"{rendered.pod['terminationGracePeriodSeconds'] + 5}s" == compose["services"]["serve"]["stop_grace_period"]

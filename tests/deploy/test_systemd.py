@@ -80,8 +80,8 @@ def test_a_reload_is_the_signal_that_reads_the_file_of_models_again() -> None:
     assert f"`ExecReload={SERVICE['ExecReload']}`" in (ROOT / "docs" / "operate" / "models.md").read_text("utf-8")
 
 
-def test_start_waits_for_the_message_of_any_process_of_the_service() -> None:
-    assert (SERVICE["Type"], SERVICE["NotifyAccess"]) == ("notify", "all")
+def test_start_waits_for_the_message_of_the_main_process() -> None:
+    assert (SERVICE["Type"], SERVICE["NotifyAccess"]) == ("notify", "main")
 
 
 def test_stop_waits_as_long_as_the_service_takes() -> None:

@@ -15,7 +15,7 @@ import packbert
 from docs.tools import pictures
 from docs.tools.answers import BUNDLED, Request, requests_of, same, send, shown
 from docs.tools.marks import PART, fill, names, pages
-from docs.tools.metrics import GPU_ONLY, scrape
+from docs.tools.metrics import scrape
 from docs.tools.parts import parts_of
 from docs.tools.python_reference import public_names
 from docs.tools.settings import COMPOSE, rewrite_compose
@@ -97,7 +97,7 @@ def test_the_table_has_the_metrics_of_a_scrape_and_no_others(server: httpx.Clien
     listed, scraped = (
         set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) for text in (scrape(), server.get("/metrics").text)
     )
-    assert listed - GPU_ONLY == scraped
+    assert listed == scraped
 
 
 def test_each_alert_has_a_section_that_says_what_to_do() -> None:
@@ -112,5 +112,5 @@ def test_the_settings_and_metrics_that_a_page_names_exist(page: Path, server: ht
     settings = {f"BERT_{name.upper()}" for name in Settings.model_fields} | {"BERT_SERVICE_HOST"}  # set by Kubernetes
     assert set(re.findall(r"\bBERT_[A-Z_]*[A-Z]\b", text)) - settings == set()
     scraped = server.get("/metrics").text
-    named = set(re.findall(r"`(bert_[a-z_]+)`", text)) - GPU_ONLY - {"bert_model_requests_total"}  # of several models
+    named = set(re.findall(r"`(bert_[a-z_]+)`", text))
     assert {name for name in named if not re.search(rf"^(# TYPE )?{name}\b", scraped, re.MULTILINE)} == set()

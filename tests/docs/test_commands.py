@@ -1,5 +1,6 @@
 """The commands and programs of the pages work, as far as a machine without a network and a cluster can tell."""
 
+import os
 import re
 import shlex
 import shutil
@@ -135,11 +136,20 @@ def test_the_task_of_the_worked_example_answers(artifact_of: Callable[[str], Pat
         'engine.ROUTES["/distinct"] = native.ROUTES["/distinct"]\n'
         f'with engine.Engine.from_artifact("{artifact_of("sample")}") as model:\n'
         '    print(model.wait(model.run("/distinct", inputs=["my dog", "my dog", "the train was late"])))\n'
+        "from pathlib import Path\n"
+        "from tests.service.in_process import ask, serve_in_process\n"
+        "from tests.service.test_metrics import render_metrics\n"
+        f'with serve_in_process(Path("{artifact_of("sample")}")) as client:\n'
+        '    print(ask(client, "/distinct", inputs=["my dog", "my dog", "the train was late"]))\n'
+        '    print("/distinct" in client.get("/openapi.json").json()["paths"])\n'
+        "    counted = render_metrics(client.backend.metrics)\n"
+        'print(counted[\'bert_requests_total{status="200",task="distinct"}\'])\n'
     )
     program = tmp_path / "program.py"
     program.write_text("\n".join([*PROGRAM.findall(page.read_text("utf-8")), asked]), "utf-8")
-    done = subprocess.run([sys.executable, str(program)], cwd=ROOT, capture_output=True, text=True)
-    assert (done.stdout.strip(), done.returncode) == ("[0, 2]", 0), done.stderr
+    command, with_tests = [sys.executable, str(program)], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=with_tests, capture_output=True, text=True)
+    assert (done.stdout.split("\n"), done.returncode) == (["[0, 2]", "[0, 2]", "True", "1.0", ""], 0), done.stderr
 
 
 def test_a_stranger_gets_what_readme_and_start_print(tmp_path: Path) -> None:

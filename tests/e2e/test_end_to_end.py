@@ -62,23 +62,6 @@ def test_sigterm_under_load_answers_every_request_and_exits_with_0(artifact: Pat
         assert exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "sentence"),
-    [
-        ("BERT_PRT", "8080", "unknown setting BERT_PRT"),
-        ("BERT_PORT", "many", "BERT_PORT: many is not a whole number from 0 to 65535"),
-        ("BERT_ARTIFACT", "/nowhere", "holds no artifact for cpu"),
-    ],
-)
-def test_a_wrong_setting_stops_the_start_with_a_sentence(
-    artifact: Path, setting: str, value: str, sentence: str
-) -> None:
-    finished = fail_to_serve({"BERT_ARTIFACT": str(artifact), setting: value})
-    assert finished.returncode == 2
-    assert sentence in finished.stderr
-    assert "Traceback" not in finished.stderr
-
-
 def test_a_damaged_artifact_stops_the_start(artifact: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(artifact, damaged)

@@ -1,12 +1,13 @@
 """A text gets the same bits alone and in any batch, in fp32 and in int8."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from benchmarks.harness.checkpoints import REST, TINY, weights
 from packbert.model_export.artifact.batch import LAST, Row, Tokens
@@ -17,6 +18,8 @@ from packbert.service.engine.device import select_artifact
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import DeviceError
 from packbert.service.scheduling.cores import Concurrency
+from tests.export.goldens import Artifact
+from tests.paths import SAMPLE
 
 FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 SPARSE = frozenset({"sparse_places", "sparse_logits"})
@@ -77,23 +80,14 @@ def equal(one: Row | None, other: Row | None) -> bool:
     return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
-@pytest.mark.parametrize("checkpoint", ["bert", "sample"], ids=["golden", "sample"])
-def test_an_answer_does_not_depend_on_its_batch(checkpoint: str, precision: str, exported: Callable) -> None:
-    folder = exported(checkpoint, precision).root
-    if precision == BF16 and (fault := why_bf16_unavailable()):  # where OpenVINO's answers may change with the batch
-        with pytest.raises(DeviceError, match=fault):
-            select_artifact(folder, "cpu")
-        return
+def check(folder: Path, texts: list[Tokens]) -> None:
+    """Batches on all cores and in a per-core session give each text what it gets alone."""
     runner = ModelRunner(open_artifact(folder), threads=2, concurrency=Concurrency(2, per_core=True))
     runner.open()
-    manifest = runner.artifact.manifest
-    texts = sequences(manifest.sizes["vocabulary"], min(400, manifest.max_tokens))
     alone = [runner.run_sync([text])[0][0] for text in texts]
     random = np.random.default_rng(8)
-    for all_cores in (True, False, False):  # on all cores, and in a per-core session
-        order = random.permutation(len(texts))
-        for batch in np.array_split(order, 4):
+    for all_cores in (True, False, False):
+        for batch in np.array_split(random.permutation(len(texts)), 4):
             rows, _ = runner.run_sync([texts[i] for i in batch], all_cores=all_cores)
             changed = [
                 len(texts[i])
@@ -102,6 +96,78 @@ def test_an_answer_does_not_depend_on_its_batch(checkpoint: str, precision: str,
             ]
             assert changed == [], "lengths of the texts whose answer changed in the batch"
     runner.close()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
+@pytest.mark.parametrize("checkpoint", ["bert", "sample"], ids=["golden", "sample"])
+def test_an_answer_does_not_depend_on_its_batch(
+    checkpoint: str, precision: str, exported: Callable[..., Artifact]
+) -> None:
+    folder, manifest = (artifact := exported(checkpoint, precision)).root, artifact.manifest
+    if precision == BF16 and (fault := why_bf16_unavailable()):  # where OpenVINO's answers may change with the batch
+        with pytest.raises(DeviceError, match=fault):
+            select_artifact(folder, "cpu")
+        return
+    check(folder, sequences(manifest.sizes["vocabulary"], min(400, manifest.max_tokens)))
+
+
+def simple(vocabulary: int, longest: int, outputs: Sequence[frozenset[str]], *, prompts: bool = False) -> list[Tokens]:
+    """Texts of all length classes, some with a prompt that is left out."""
+    random = np.random.default_rng(7)
+    lengths = [*range(3, 40), *random.integers(40, longest + 1, 27).tolist()]
+    firsts = [int(random.integers(0, n - 1)) if prompts and i % 3 == 0 else 0 for i, n in enumerate(lengths)]
+    ids = [random.integers(5, vocabulary, length, dtype=np.int32) for length in lengths]
+    return [
+        Tokens(ids=one, types=one % 2 * (not prompts), outputs=outputs[i % len(outputs)], pooled_from=firsts[i])
+        for i, one in enumerate(ids)
+    ]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", ["all-modes", "deep", "last-token", "max"])
+def test_a_sentence_vector_does_not_depend_on_its_batch(
+    name: str, precision: str, exported: Callable[..., Artifact]
+) -> None:
+    asked = ("sentence", "sentence cls", "sentence mean", "cls", "mean", "sentence pooler")
+    folder, manifest = (artifact := exported(f"sentence-transformers/{name}", precision)).root, artifact.manifest
+    outputs = [frozenset(one.split()) for one in asked]
+    check(folder, simple(manifest.sizes["vocabulary"], manifest.max_tokens, outputs, prompts=True))
+
+
+HEADS = {  # output -> the class, its weights, their number of rows
+    "labels": ("BertForSequenceClassification", "classifier", 9),
+    "tags": ("BertForTokenClassification", "classifier", 9),
+    "spans": ("BertForQuestionAnswering", "qa_outputs", 2),
+    "choices": ("BertForMultipleChoice", "classifier", 1),
+}
+
+
+def classifier(folder: Path, output: str) -> Path:
+    """The sample with a classifier of random weights in place of its heads, as fine-tuning stores it."""
+    shutil.copytree(SAMPLE, folder)
+    random, stored = np.random.default_rng(3), load_file(SAMPLE / "model.safetensors")
+    weights = {name: array for name, array in stored.items() if name.startswith("bert.")}
+    config = json.loads((SAMPLE / "config.json").read_text("utf-8"))
+    architecture, name, rows = HEADS[output]
+    weights[f"{name}.weight"] = (0.05 * random.standard_normal((rows, config["hidden_size"]))).astype(np.float32)
+    weights[f"{name}.bias"] = random.standard_normal(rows).astype(np.float32)
+    save_file(weights, folder / "model.safetensors")
+    labels = {str(number): f"label {number}" for number in range(rows)}
+    named = {"architectures": [architecture], "id2label": labels}
+    (folder / "config.json").write_text(json.dumps(config | named), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("output", "precision"),
+    [("labels", "fp32"), ("tags", "int8"), ("spans", "fp32"), ("spans", "int8"), ("choices", "int8")],
+)
+def test_a_classifiers_answer_does_not_depend_on_its_batch(output: str, precision: str, tmp_path: Path) -> None:
+    export(classifier(tmp_path / "checkpoint", output), tmp_path / "artifact", precision=precision)
+    check(
+        tmp_path / "artifact",
+        simple(16_384, 400, [frozenset({output}), frozenset({"mean"}), frozenset({output, "cls"})]),
+    )
 
 
 def test_long_texts_keep_their_bits_with_few_heads_and_channels(tmp_path: Path) -> None:

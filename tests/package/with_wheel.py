@@ -91,10 +91,10 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
     monkeypatch.chdir(installed.foreign)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    for processes in ("0", "2"):
-        settings = {"BERT_ARTIFACT": str(artifact), "BERT_API_PROCESSES": processes}
+    for workers in ("1", "2"):
+        settings = {"BERT_ARTIFACT": str(artifact), "BERT_WORKERS": workers}
         with ServiceProcess(settings) as process:
-            output = tmp_path / f"client-{processes}.jsonl"
+            output = tmp_path / f"client-{workers}.jsonl"
             command = [installed.commands / "packbert", "client", "embed", source, "-o", output, "--url", process.url]
             run(command, installed.foreign, {})
             found = as_vectors([json.loads(line) for line in output.read_text("utf-8").splitlines()])

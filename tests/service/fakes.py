@@ -1,20 +1,21 @@
 """Fakes around the queue: a clock that never waits, a model runner that answers, fails or hangs on request."""
 
 import asyncio
+import inspect
 import math
 import selectors
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.errors import OutOfMemory, ServiceError
-from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.batcher import TIMES_ALONE, Batcher
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import InferenceQueue, Request
+from packbert.service.scheduling.request import Chunk, Request
 
 T = TypeVar("T")
 THREAD_SECONDS = 10.0  # for a thread to end, on a busy machine
@@ -52,6 +53,18 @@ def play(story: Callable[[FakeTime], Coroutine[Any, Any, T]]) -> T:
     time = FakeTime()
     with asyncio.Runner(loop_factory=lambda: FakeLoop(time)) as runner:
         return runner.run(story(time))
+
+
+def played(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test `story`, played on a FakeTime, which is its first argument."""
+
+    def test(**arguments: Any) -> None:
+        play(lambda time: story(time, **arguments))
+
+    signature = inspect.signature(story)
+    vars(test)["__signature__"] = signature.replace(parameters=[*signature.parameters.values()][1:])
+    test.__doc__ = story.__doc__
+    return test
 
 
 async def settle(turns: int = 20) -> None:
@@ -118,47 +131,68 @@ class FakeRunner:
             raise RuntimeError("the run failed")
 
 
-class WholeQueue(ABC):
-    """An InferenceQueue that answers a request as soon as it has all of its sequences."""
+class InstantQueue(ABC):
+    """Takes the place of a Batcher; answers each chunk when it is sent."""
+
+    tokens_per_second = math.inf
 
     @abstractmethod
-    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]: ...
+    def answer(self, chunk: Chunk[Any]) -> Sequence[Row]:
+        """May raise what ends the request."""
 
     def check_admission(self, tokens: int) -> None: ...  # noqa: B027 - refuses none
 
     def close(self, reason: str) -> None: ...  # noqa: B027 - nothing waits
 
-    async def rate(self) -> float:
-        return math.inf
+    def leave(self, request: Request, *, answered: bool = False) -> None: ...  # noqa: B027 - nothing is counted
 
-    def begin(
-        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
-    ) -> Request:
-        request = Request(list(work), arrived=0.0, deadline=timeout_seconds, missing=sequences, reserved=tokens)
-        assert not part, "this queue takes requests as a whole"
-        request.queue, request.ended = self, asyncio.get_running_loop().create_future()
-        self._answer(request)
-        return request
+    def admit(self, tokens: int, inputs: int = 1, *, timeout_seconds: float, max_seconds: float = 0.0) -> Request:
+        takes = TIMES_ALONE * tokens / self.tokens_per_second
+        deadline = max(timeout_seconds, min(max_seconds, takes))
+        return Request(arrived=0.0, deadline=deadline, tokens=tokens, inputs=inputs)
 
-    def append(self, request: Request, work: Sequence[Tokens], reserved: int) -> None:
-        request.extend(work, reserved)
-        self._answer(request)
-
-    def withdraw(self, request: Request) -> None:
-        request.ended.cancel()
-
-    def _answer(self, request: Request) -> None:
-        if request.missing:
+    def send(self, request: Request, chunk: Chunk[Any]) -> None:
+        chunk.done = asyncio.get_running_loop().create_future()
+        request.add(chunk)
+        if not chunk.missing:
+            chunk.done.set_result(None)
             return
+        request.dispatch(2**62, always_one=True)
         try:
-            request.rows = self.answer(request.work, request.deadline)
-            request.end()
+            for index, row in enumerate(self.answer(chunk)):
+                request.put(chunk, index, row)
         except ServiceError as error:
-            request.end(error)
+            request.fail(error)
 
 
-async def submit(queue: InferenceQueue, work: Sequence[Tokens], timeout_seconds: float = 60.0) -> Request:
-    return await queue.begin(work, timeout_seconds=timeout_seconds).finish()
+class Answer(NamedTuple):
+    request: Request
+    rows: list[Row]
+
+
+async def submit(
+    batcher: Batcher, work: Sequence[Tokens], *, step: int = 10**9, timeout_seconds: float = 60.0
+) -> Answer:
+    """The answer to a request of chunks of `step` sequences, at most two in the queue. Raises what has ended it.
+
+    By default it is one chunk.
+    """
+    lengths, chunks = [len(one.ids) for one in work], list[Chunk[Tokens]]()
+    request = batcher.admit(sum(lengths), len(work), timeout_seconds=timeout_seconds)
+    answered = False
+    try:
+        for first in range(0, len(work), step):
+            chunks.append(Chunk(work[first : first + step], left=sum(lengths[first + step :])))
+            batcher.send(request, chunks[-1])
+            if len(chunks) > 1:
+                await chunks[-2].done
+        await chunks[-1].done
+        if request.error is not None:
+            raise request.error
+        answered = True
+    finally:
+        batcher.leave(request, answered=answered)
+    return Answer(request, [row for chunk in chunks for row in chunk.rows])
 
 
 def make_queue(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 
@@ -17,25 +17,29 @@ from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import create_app
 from packbert.service.observability.metrics import Metrics
+from packbert.service.scheduling.request import Chunk
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import Limits, Tasks
-from packbert.service.tasks.defaults import embedding_defaults, root_task
+from packbert.service.tasks.defaults import embedding_defaults, root_task, scorer
+from packbert.service.tasks.flow import Limits, Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.service.fakes import WholeQueue
+from tests.service.fakes import InstantQueue
 
 T = TypeVar("T")
 
 
-class RunnerQueue(WholeQueue):
-    """Runs all texts of a request in one batch. The last request's deadline is kept, in seconds."""
+class RunnerQueue(InstantQueue):
+    """Runs each chunk in one batch. The last request's deadline is kept, in seconds."""
 
     deadline = 0.0
 
     def __init__(self, runner: ModelRunner) -> None:
         self.runner = runner
 
-    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:
-        self.deadline = timeout_seconds
+    def answer(self, chunk: Chunk[Any]) -> list[Row]:
+        self.deadline = chunk.request.deadline
+        return self.run(chunk.work)
+
+    def run(self, work: Sequence[Tokens]) -> list[Row]:
         rows, _ = self.runner.run_sync(work)
         assert all(rows)
         return [row for row in rows if row is not None]
@@ -49,13 +53,13 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
     yield Tasks(
         manifest=artifact.manifest,
         tokenizer=tokenizer,
-        queue=RunnerQueue(runner),
+        queue=cast(Any, RunnerQueue(runner)),
         limits=Limits(
             max_inputs=100,
             truncate=settings.truncate,
         ),
         embedding=embedding_defaults(artifact.manifest, settings),
-        rerank_by_cosine=settings.rerank == "cosine",
+        scorer=scorer(artifact.manifest, by_cosine=settings.rerank == "cosine"),
         root_task=root_task(artifact.manifest, settings),
     )
     tokenizer.close()

@@ -15,24 +15,25 @@ from packbert.service.errors import ServiceError
 from packbert.service.http.server import Server, build
 from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.scrape import render
+from packbert.service.scheduling.batcher import Batcher
 from packbert.service.settings import Settings
-from tests.service.fakes import FakeTime, play, settle
-
-
-class EmptyQueue:
-    refusal: ServiceError | None = None
-
-    def check_admission(self, _: int) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+from packbert.service.tasks.flow import Tasks
+from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, settle
 
 
 class ModelessBackend(Backend):
     """Admits requests and loads nothing."""
 
+    refusal: ServiceError | None = None  # of a full queue
+
     async def open(self) -> None:
-        self.queue = EmptyQueue()  # type: ignore[assignment]  # nothing is submitted
+        self.queue = Batcher(run=FakeRunner().run, queue=make_queue())  # serves nothing
         self._serve_tasks()
+
+    def admit(self, body_bytes: int) -> Tasks:
+        if self.refusal is not None:
+            raise self.refusal
+        return super().admit(body_bytes)
 
     async def close(self) -> None: ...
 
@@ -45,7 +46,7 @@ class ModelessBackend(Backend):
         return {}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        return render(self.metrics.registries, accept)
+        return render([self.metrics.registry()], accept)
 
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

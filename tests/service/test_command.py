@@ -32,7 +32,7 @@ def test_a_signal_before_anything_is_read_ends_the_start(number: int, code: int)
     """Also as the first process of a container, which has no default action."""
     program = (
         "import signal, sys; from packbert.service import __main__ as service; "
-        f"service._start = lambda words: signal.raise_signal({int(number)}); sys.exit(service.main())"
+        f"service.set_variables = lambda _: signal.raise_signal({int(number)}); sys.exit(service.main())"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (

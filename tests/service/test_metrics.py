@@ -1,10 +1,10 @@
 """What is scraped: every series from the start, sums that add up, labels from fixed sets."""
 
 import asyncio
+import math
 import os
 import re
 import resource
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,17 +13,19 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from packbert.service import errors
 from packbert.service.errors import ServiceError
-from packbert.service.observability.metrics import Metrics, aggregate
+from packbert.service.observability.cells import Files
+from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.scrape import register_state, render
 from packbert.service.observability.series import REASONS, REQUEST_SECONDS, TASKS
 from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.request import Chunk
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
-from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
-from tests.service.scheduling.serving import submit
+from packbert.service.workers.supervisor import open_file
+from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle, submit
 
 
 def text_of(metrics: Metrics) -> str:
-    return render(metrics.registries)[0].decode()
+    return render([metrics.registry()])[0].decode()
 
 
 def render_metrics(metrics: Metrics) -> dict[str, float]:
@@ -98,16 +100,24 @@ def test_a_histogram_of_requests_is_what_the_library_would_write() -> None:
     assert {name: value for name, value in render_metrics(metrics).items() if name in expected} == expected
 
 
-def test_the_requests_of_all_processes_are_summed_and_those_of_ended_ones_stay(tmp_path: Path) -> None:
-    one, other = Metrics("api-0", tmp_path), Metrics("api-1", tmp_path)
-    (tmp_path / "api-2.values").touch()  # of a process that is starting
+@pytest.fixture
+def files() -> dict[str, Files]:
+    """Of three workers, the last of which has not started."""
+    return {name: (open_file(), open_file()) for name in ("worker-0", "worker-1", "worker-2")}
+
+
+def test_the_requests_of_all_workers_are_summed_and_those_of_ended_ones_stay(files: dict[str, Files]) -> None:
+    one, other = Metrics("worker-0", files), Metrics("worker-1", files)
     for metrics in (one, other, other):
         answer(metrics)
     one.cells[0] += 1  # in flight when the process ends
     other.cells[1] += 1
-    replaced = Metrics("api-0", tmp_path)
+    replaced = Metrics("worker-0", files)
     answer(replaced)
-    values = values_of(aggregate(tmp_path).decode())
+    values = render_metrics(other)
+    assert render_metrics(replaced) == values
+    assert values['bert_errors_total{reason="worker_ended"}'] == 1
+    assert values['bert_requests_total{status="500",task="unknown"}'] == 1
     assert values['bert_request_seconds_count{task="embed"}'] == 4
     assert values['bert_stage_seconds_sum{stage="format"}'] == pytest.approx(0.16)
     assert (values["bert_request_texts_sum"], values["bert_response_bytes_sum"]) == (8, 3600)
@@ -115,24 +125,24 @@ def test_the_requests_of_all_processes_are_summed_and_those_of_ended_ones_stay(t
     assert in_flight == [0, 1]
 
 
-def test_labels_that_are_not_known_from_the_start_are_summed_and_continued(tmp_path: Path) -> None:
-    one, other = Metrics("api-0", tmp_path), Metrics("api-1", tmp_path)
+def test_labels_that_are_not_known_from_the_start_are_summed_and_continued(files: dict[str, Files]) -> None:
+    one, other = Metrics("worker-0", files), Metrics("worker-1", files)
     one.refused("embed", 422, "invalid")
     other.operational("/health", 200)
     other.refused("embed", 422, "invalid")
     one.tokenizing(2, 5000)  # when the process ends
-    replaced = Metrics("api-0", tmp_path)
+    replaced = Metrics("worker-0", files)
     replaced.operational("/health", 503)
     replaced.refused("embed", 422, "invalid")
-    values = values_of(aggregate(tmp_path).decode())
+    values = render_metrics(other)
     assert values['bert_requests_total{status="422",task="embed"}'] == 3
     assert [values[f'bert_operational_requests_total{{path="/health",status="{n}"}}'] for n in (200, 503)] == [1, 1]
     assert (values["bert_tokenizing_requests"], values["bert_tokenizing_characters"]) == (0, 0)
 
 
 @pytest.mark.parametrize("has_file", [False, True], ids=["memory", "file"])
-def test_there_is_room_for_a_thousand_models_and_for_every_status(tmp_path: Path, has_file: bool) -> None:
-    metrics = Metrics("api-0", tmp_path) if has_file else Metrics()
+def test_there_is_room_for_a_thousand_models_and_for_every_status(files: dict[str, Files], has_file: bool) -> None:
+    metrics = Metrics("worker-0", files) if has_file else Metrics()
     for number in range(1000):
         metrics.loaded(f"model-{number}", 0.5)
         metrics.in_memory(f"model-{number}", True)
@@ -142,14 +152,14 @@ def test_there_is_room_for_a_thousand_models_and_for_every_status(tmp_path: Path
         for task in TASKS:
             metrics.refused(task, status, "invalid")
         metrics.operational("/health", status)
-    values = values_of(aggregate(tmp_path).decode()) if has_file else render_metrics(metrics)
+    values = render_metrics(metrics)
     assert values['bert_load_seconds_sum{model="model-999"}'] == 0.5
     assert values['bert_shadow_seconds_sum{by="shadow",model="model-999"}'] == 0.2
     assert sum(name.startswith("bert_requests_total") for name in values) >= 200 * len(TASKS)
 
 
-def test_a_new_pair_of_task_and_status_is_counted_where_no_descriptor_is_free(tmp_path: Path) -> None:
-    metrics, limits = Metrics("api-0", tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+def test_a_new_pair_of_task_and_status_is_counted_where_no_descriptor_is_free(files: dict[str, Files]) -> None:
+    metrics, limits = Metrics("worker-0", files), resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(free := os.open(os.devnull, os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
     try:
@@ -158,20 +168,20 @@ def test_a_new_pair_of_task_and_status_is_counted_where_no_descriptor_is_free(tm
         metrics.refused("embed", 418, "invalid")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert values_of(aggregate(tmp_path).decode())['bert_requests_total{status="418",task="embed"}'] == 1
+    assert render_metrics(metrics)['bert_requests_total{status="418",task="embed"}'] == 1
 
 
 def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> None:
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="m", precision="int8", device="cpu", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="d")
-    state = register_state([artifact], {"api-0": os.getpid(), "engine": 2**22 + 1}, {"m": "loading", "n": ""})
+    state = register_state([artifact], {"worker-0": os.getpid(), "worker-1": 2**22 + 1}, {"m": "loading", "n": ""})
     text = render([state])[0].decode()
     values = values_of(text)
     assert values["bert_ready"] == values['bert_model_ready{model="m"}'] == 0
     assert values['bert_model_ready{model="n"}'] == 1
-    assert values['process_cpu_seconds_total{process="api-0"}'] > 0
-    assert 'process="engine"' not in text
+    assert values['process_cpu_seconds_total{process="worker-0"}'] > 0
+    assert 'process="worker-1"' not in text
 
 
 def test_the_memory_of_a_gpu_is_read_at_the_scrape() -> None:
@@ -180,7 +190,7 @@ def test_the_memory_of_a_gpu_is_read_at_the_scrape() -> None:
     metrics.observe_queue({"": batcher}, "CUDA", degraded=False, device_memory=lambda: memory.pop(0))
     used = [render_metrics(metrics)["bert_device_memory_used_bytes"] for _ in range(2)]
     assert used == [1, 2]
-    assert "bert_device_memory_used_bytes" not in render_metrics(metrics)
+    assert math.isnan(render_metrics(metrics)["bert_device_memory_used_bytes"])
 
 
 def test_what_is_tokenized_is_shown_as_it_is_now() -> None:
@@ -195,12 +205,12 @@ def test_waiting_tokens_include_those_expected_from_tokenizing() -> None:
     async def story(time: FakeTime) -> None:
         batcher, metrics = Batcher(run=FakeRunner().run, queue=make_queue(), clock=time.clock), Metrics()
         metrics.observe_queue({"": batcher}, "CPU", degraded=False)
-        request = batcher.begin((), sequences=3, tokens=300, timeout_seconds=1000.0)
-        request.append([sequence(1)], 200)
+        request = batcher.admit(300, 3, timeout_seconds=1000.0)
+        batcher.send(request, Chunk([sequence(1)], left=200))
         values = render_metrics(metrics)
         assert (values["bert_waiting_tokens"], values["bert_inflight_requests"]) == (204, 1)
         assert values["bert_wait_seconds_estimated"] > 0
-        request.withdraw()
+        batcher.leave(request)
 
     play(story)
 

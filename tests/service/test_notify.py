@@ -63,11 +63,11 @@ def test_the_socket_is_the_one_that_the_manager_names() -> None:
     assert Settings.from_environment(settings).notify_socket == ""
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_a_started_service_notifies(processes: str, bert_artifact: Path, manager: socket.socket) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_started_service_notifies(workers: str, bert_artifact: Path, manager: socket.socket) -> None:
     settings = {
         "BERT_ARTIFACT": str(bert_artifact),
-        "BERT_API_PROCESSES": processes,
+        "BERT_WORKERS": workers,
         "NOTIFY_SOCKET": manager.getsockname(),
     }
     with ServiceProcess(settings):

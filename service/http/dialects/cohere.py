@@ -13,9 +13,10 @@ from packbert.service.http.dialects.openai import as_base64_text, find_prompt_na
 from packbert.service.http.dialects.rerank import MESSAGE_ERROR
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.responses import Floats
-from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks
 from packbert.service.tasks.embed import embed_texts
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import NO_EFFECT, Body, ClientFields, EmbeddingFields, FailFastList, TruncationFields
+from packbert.service.tasks.results import LongObject, MadeList
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
@@ -69,7 +70,7 @@ WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a n
 }
 
 
-async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str) -> TaskResult:
+async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str) -> Task:
     texts = _texts(request)
     fields = EmbeddingFields(
         **request.how_texts_are_read(),
@@ -77,19 +78,20 @@ async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str) -> 
         dimensions=request.output_dimension,
         prompt_name=find_prompt_name(tasks, "input_type", request.input_type),
     )
-    result = await embed_texts(tasks.accepting_empty(), texts, fields)
     types = dict.fromkeys(request.embedding_types or ("float",))
-    by_type = LongObject({one: MadeList(WRITERS[one], result.value) for one in types})
     as_floats = version == "1" and not request.embedding_types
-    return result.finish(
-        LongObject(
+
+    def show(vectors: Floats, result: TaskResult) -> LongObject:
+        by_type = LongObject({one: MadeList(WRITERS[one], vectors) for one in types})
+        return LongObject(
             id=response_id("embed"),
             response_type="embeddings_floats" if as_floats else "embeddings_by_type",
             embeddings=by_type["float"] if as_floats else by_type,
             texts=texts,
             meta={"api_version": {"version": version}, "billed_units": {"input_tokens": result.tokens}},
         )
-    )
+
+    return (await embed_texts(tasks, texts, fields, accepts_empty=True)).then(show)
 
 
 def _texts(request: CohereEmbedRequest) -> list[str]:

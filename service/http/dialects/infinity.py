@@ -9,14 +9,15 @@ from pydantic import BaseModel, Field
 
 from packbert.service.artifact import Manifest
 from packbert.service.backend import Backend
-from packbert.service.http.dialects.openai import Usage, VllmFields, finish, truncation_fields
+from packbert.service.http.dialects.openai import Usage, VllmFields, listed, truncation_fields
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
 from packbert.service.http.responses import json_response
-from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
 from packbert.service.tasks.defaults import is_cross_encoder
-from packbert.service.tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
+from packbert.service.tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields, as_list
 from packbert.service.tasks.pairs import score_labels
 from packbert.service.tasks.predict import Floats, Label
+from packbert.service.tasks.results import LongObject, MadeList
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 
@@ -72,14 +73,16 @@ class InfinityModelsResponse(BaseModel):
     data: list[InfinityModel]
 
 
-async def _classify(tasks: Tasks, request: ClassifyRequest) -> TaskResult:
+async def _classify(tasks: Tasks, request: ClassifyRequest) -> Task:
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.raw_scores or request.use_activation is False
-    texts, accepting = as_list(request.input), tasks.accepting_empty()
-    result = await score_labels(accepting, texts, fields, raw=raw)
     as_vllm = not ONLY_VLLM.isdisjoint(request.model_fields_set)
-    data = MadeList(partial(_vllm_labels if as_vllm else _rank, tasks), range(len(result.value)), result.value)
-    return finish(tasks, result, "classify", data, named="list" if as_vllm else "classify")
+
+    def show(scores: Floats, result: TaskResult) -> LongObject:
+        data = MadeList(partial(_vllm_labels if as_vllm else _rank, tasks), range(len(scores)), scores)
+        return listed(tasks, result, "classify", data, named="list" if as_vllm else "classify")
+
+    return (await score_labels(tasks, as_list(request.input), fields, raw=raw, accepts_empty=True)).then(show)
 
 
 def _rank(tasks: Tasks, _: int, scores: Floats) -> list[dict[str, Any]]:

@@ -16,13 +16,13 @@ from packbert.service.backend import Backend
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.http.dialects.spec import Content, TaskSpec
 from packbert.service.http.responses import Floats, json_bytes, json_response
-from packbert.service.tasks.base import TaskResult, Tasks
-from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.embed import embed_texts
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import Body, EmbeddingFields, FailFastList
 from packbert.service.tasks.pairs import score_labels
 from packbert.service.tokenization.encoding import Text
+from packbert.service.turns import DEADLINE, Deadline
 
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
 OCTETS = "application/octet-stream"
@@ -123,25 +123,30 @@ class ModelMetadata(BaseModel):
     outputs: list[TensorMetadata]
 
 
-async def _infer(tasks: Tasks, request: InferRequest) -> TaskResult:
+async def _infer(tasks: Tasks, request: InferRequest) -> Task:
     parameters, manifest = request.parameters, tasks.manifest
     names = _find_outputs(manifest, request)
     texts = _find_inputs(request)
     if parameters.timeout and parameters.timeout < 1e6 * DEADLINE.get().seconds_left:
         DEADLINE.set(Deadline(parameters.timeout / 1e6))
     if names == VECTORS:
-        result = await _embed(tasks, texts, parameters)
-        outputs = {"embedding": result.value}
+        task = await _embed(tasks, texts, parameters)
     else:
         parameters.refuse_vector_fields()
-        result = await score_labels(tasks, texts, parameters, raw=parameters.raw_scores)
-        best = [manifest.labels[i] for i in result.value.argmax(axis=-1).tolist()]
-        outputs = {"scores": result.value.astype("<f4"), "label": best}
-    result.value = await build_response(manifest.name, VERSION, request, outputs)
-    return result
+        task = await score_labels(tasks, texts, parameters, raw=parameters.raw_scores)
+
+    async def answer(result: TaskResult) -> Any:
+        value: Floats = await task.answer(result)
+        outputs: dict[str, Value] = {"embedding": value}
+        if names == LABELS:
+            best = [manifest.labels[i] for i in value.argmax(axis=-1).tolist()]
+            outputs = {"scores": value.astype("<f4"), "label": best}
+        return await build_response(manifest.name, VERSION, request, outputs)
+
+    return task._replace(answer=answer)
 
 
-async def _embed(tasks: Tasks, texts: list[Text], parameters: InferParameters) -> TaskResult:
+async def _embed(tasks: Tasks, texts: list[Text], parameters: InferParameters) -> Task:
     if parameters.raw_scores:
         raise Invalid("raw_scores applies to scores and label, not to embedding: leave it out", code="raw_scores")
     plain = [text for text in texts if isinstance(text, str)]

@@ -52,7 +52,7 @@ def info_keys(info: Mapping[str, Any]) -> dict[str, Any]:
         "max_batch_requests": None,
         "max_client_batch_size": limits["inputs"],
         "auto_truncate": info["truncate"],
-        "tokenization_workers": max(1, info["api_processes"]),
+        "tokenization_workers": info["workers"],
         "version": info["versions"]["service"],
         "sha": None,
         "docker_label": None,

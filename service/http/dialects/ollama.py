@@ -10,9 +10,17 @@ from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.responses import json_response
-from packbert.service.tasks.base import LongObject, TaskResult, Tasks, as_list
 from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList, TruncationFields
+from packbert.service.tasks.flow import Task, Tasks
+from packbert.service.tasks.inputs import (
+    NO_EFFECT,
+    EmbeddingFields,
+    ModelField,
+    StringOrList,
+    TruncationFields,
+    as_list,
+)
+from packbert.service.tasks.results import LongObject
 
 
 class OllamaFields(ModelField, TruncationFields):
@@ -39,22 +47,21 @@ class OllamaPromptResponse(BaseModel):
     embedding: list[float]
 
 
-async def _embed(tasks: Tasks, request: OllamaRequest) -> TaskResult:
+async def _embed(tasks: Tasks, request: OllamaRequest) -> Task:
     fields = EmbeddingFields(
         normalize=tasks.embedding.openai_normalize,
         dimensions=request.dimensions,
         **request.how_texts_are_read(),
     )
-    result = await embed_texts(tasks.accepting_empty(), as_list(request.input), fields)
-    own = {"model": tasks.manifest.name, "prompt_eval_count": result.tokens}
-    return result.finish(LongObject(own, embeddings=result.value))
+    task, model = await embed_texts(tasks, as_list(request.input), fields, accepts_empty=True), tasks.manifest.name
+    return task.then(lambda vectors, of: LongObject(model=model, prompt_eval_count=of.tokens, embeddings=vectors))
 
 
-async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest) -> TaskResult:
+async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest) -> Task:
     """The vector as the checkpoint gives it: Ollama scales only those of /api/embed to unit length."""
     fields = EmbeddingFields(**request.how_texts_are_read())
-    result = await embed_texts(tasks.accepting_empty(), [request.prompt], fields)
-    return result.finish({"embedding": result.value[0]})
+    task = await embed_texts(tasks, [request.prompt], fields, accepts_empty=True)
+    return task.then(lambda vectors, _: {"embedding": vectors[0]})
 
 
 ABOUT = "Vectors of unit length by default, in the format of Ollama"

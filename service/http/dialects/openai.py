@@ -15,7 +15,7 @@ from packbert.service.errors import Invalid, NotFound
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
 from packbert.service.http.responses import Floats, json_response
 from packbert.service.tasks import embed
-from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import (
     NO_EFFECT,
     OWN_TOKENIZER,
@@ -26,6 +26,7 @@ from packbert.service.tasks.inputs import (
     TextsOrIds,
     TruncationFields,
 )
+from packbert.service.tasks.results import LongObject, MadeList
 from packbert.service.tokenization.encoding import Direction, TokenIds
 
 
@@ -108,14 +109,13 @@ class ModelsResponse(BaseModel):
     data: list[Model]
 
 
-async def _embeddings(tasks: Tasks, request: EmbeddingsRequest) -> TaskResult:
+async def _embeddings(tasks: Tasks, request: EmbeddingsRequest) -> Task:
     fields = _embedding_fields(tasks, request)
     inputs = embed.read_inputs(tasks, request.input, request.tokenizer, fields)
-    accepting = tasks if isinstance(inputs, TokenIds) else tasks.accepting_empty()
-    result = await embed.embed_texts(accepting, inputs, fields)
     as_base64 = agreed(request, "encoding_format", "embedding_type", "encoding_type") == "base64"
-    result.value = build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
-    return result
+    task = await embed.embed_texts(tasks, inputs, fields, accepts_empty=not isinstance(inputs, TokenIds))
+    name = tasks.manifest.name
+    return task.then(lambda vectors, result: build_response(vectors, name, result.tokens, as_base64=as_base64))
 
 
 def _embedding_fields(tasks: Tasks, request: EmbeddingsRequest) -> EmbeddingFields:
@@ -204,10 +204,10 @@ def as_base64_text(row: Floats) -> str:
     return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
-def finish(tasks: Tasks, result: TaskResult, kind: str, data: Sequence[Any], *, named: str = "list") -> TaskResult:
-    """The result with vLLM's and infinity's response, whose `object` is `named`."""
+def listed(tasks: Tasks, result: TaskResult, kind: str, data: Sequence[Any], *, named: str = "list") -> LongObject:
+    """vLLM's and infinity's response, whose `object` is `named`."""
     own = {"id": response_id(kind), "created": int(time.time()), "object": named}
-    return result.finish(LongObject(own, model=tasks.manifest.name, data=data, usage=usage(result.tokens)))
+    return LongObject(own, model=tasks.manifest.name, data=data, usage=usage(result.tokens))
 
 
 def response_id(kind: str) -> str:

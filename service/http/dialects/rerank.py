@@ -15,8 +15,9 @@ from pydantic import BaseModel, Field
 from packbert.service.errors import Invalid
 from packbert.service.http.dialects.openai import Usage, agreed, response_id, usage
 from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
+from packbert.service.http.responses import Floats
 from packbert.service.tasks import pairs
-from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import (
     NO_EFFECT,
     Body,
@@ -114,27 +115,27 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
     return service_error(request_id, status, message, code, index) | {"message": message, "detail": message}
 
 
-async def _rerank(tasks: Tasks, request: RerankRequest) -> TaskResult:
+async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
     texts = _texts(request)
     read, cuts = texts, request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
-    truncate = agreed(request, "truncate", "truncation")
+    truncate = request.truncate if request.truncation is None else agreed(request, "truncate", "truncation")
     if (truncate is None and cuts) or truncate != request.truncate:
         request = request.model_copy(update={"truncate": truncate is None or truncate})
     if request.max_tokens_per_doc is not None:
         tasks.check_count(texts)
-        cutting = _cut(tasks, request, texts, request.max_tokens_per_doc)
-        read, _ = await tasks.prepare(cutting)
-    result = await pairs.rerank(tasks.accepting_empty(), request, read)
+        read = await _cut(tasks, request, texts, request.max_tokens_per_doc)
     most = request.top_k if request.top_n is None else request.top_n
-    ranked = [(index, float(result.value[index])) for index in np.argsort(-result.value, kind="stable").tolist()]
-    ranked = ranked[:most] if most else ranked
-    result.compared = [index for index, _ in ranked[:1]]
-    if request.texts is None:
-        return result.finish(_build_response(tasks.manifest.name, request, texts, ranked, result.tokens))
-    scores: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranked]
-    if request.return_text:
-        scores = [one | {"text": texts[one["index"]]} for one in scores]
-    return result.finish(scores)
+
+    def show(value: Floats, result: TaskResult) -> Any:
+        name = "score" if request.documents is None else "relevance_score"
+        order = np.argsort(-value, kind="stable")[: most or None].tolist()
+        ranked: list[dict[str, Any]] = [{"index": index, name: float(value[index])} for index in order]
+        result.compared = order[:1]
+        if request.texts is None:
+            return _build_response(tasks.manifest.name, request, texts, ranked, result.tokens)
+        return [one | {"text": texts[one["index"]]} for one in ranked] if request.return_text else ranked
+
+    return (await pairs.rerank(tasks, request, read, accepts_empty=True)).then(show)
 
 
 def _texts(request: RerankRequest) -> Sequence[str]:
@@ -159,20 +160,22 @@ async def _cut(tasks: Tasks, request: RerankRequest, texts: Sequence[str], most:
     return cut
 
 
-async def _rank(tasks: Tasks, request: RankingRequest) -> TaskResult:
+async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
     fields = RerankFields(query=request.query.text, raw_scores=True, **request.how_texts_are_read())
     texts = [one.text for one in request.passages]
-    result = await pairs.rerank(tasks.accepting_empty(), fields, texts)
-    order = np.argsort(-result.value, kind="stable").tolist()
-    rankings = [{"index": index, "logit": float(result.value[index])} for index in order]
-    result.compared = order[:1]
-    return result.finish({"rankings": rankings, "usage": usage(result.tokens)})
+
+    def show(value: Floats, result: TaskResult) -> dict[str, Any]:
+        order = np.argsort(-value, kind="stable").tolist()
+        rankings = [{"index": index, "logit": float(value[index])} for index in order]
+        result.compared = order[:1]
+        return {"rankings": rankings, "usage": usage(result.tokens)}
+
+    return (await pairs.rerank(tasks, fields, texts, accepts_empty=True)).then(show)
 
 
 def _build_response(
-    model: str, request: RerankRequest, texts: Sequence[str], ranked: Sequence[tuple[int, float]], tokens: int
+    model: str, request: RerankRequest, texts: Sequence[str], results: Sequence[dict[str, Any]], tokens: int
 ) -> dict[str, Any]:
-    results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in ranked]
     of_infinity = "raw_scores" in request.model_fields_set
     if request.return_documents == "object":
         results = [one | {"document": {"text": texts[one["index"]]}} for one in results]

@@ -23,9 +23,9 @@ from packbert.service.http.responses import json_response
 from packbert.service.http.validation import validate
 from packbert.service.settings import RootTask
 from packbert.service.tasks.answer import AnswerResponse, QuestionAndContext
-from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.choose import ChooseResponse, PromptAndChoices
 from packbert.service.tasks.fill_mask import FillMaskRequest, FillMaskResponse
+from packbert.service.tasks.flow import Task, Tasks
 from packbert.service.tasks.inputs import (
     Body,
     EmbedRequest,
@@ -73,7 +73,7 @@ class RootRequest(Body):
         return self
 
 
-async def _root(tasks: Tasks, request: RootRequest) -> TaskResult:
+async def _root(tasks: Tasks, request: RootRequest) -> Task:
     fields = set_fields(request)
     task = choose_task(tasks, fields)
     if task == "predict":
@@ -87,10 +87,8 @@ async def _root(tasks: Tasks, request: RootRequest) -> TaskResult:
         error.message += f"; `POST /` is {task} for this request (BERT_ROOT_TASK names one for all)"
         raise
     spec.check_head(tasks)
-    result = await spec.run(tasks, parsed)
-    if _has_labels(fields):
-        result.value = as_elements(result.value)
-    return result
+    found = await spec.task(tasks, parsed)
+    return found.then(lambda value, _: as_elements(value)) if _has_labels(fields) else found
 
 
 def set_fields(request: RootRequest) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A row of the table of task routes, and the shapes of errors."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from packbert.service.errors import Invalid
 from packbert.service.http.body import parse
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.flow import Read, Tasks
 from packbert.service.tasks.inputs import TOO_LONG, Body, ErrorBody
 
 OpenAIErrorType = Literal[
@@ -78,9 +78,9 @@ class TaskSpec:
     """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs."""
 
     name: str  # in /metrics; the operation id in OpenAPI, unless there are several routes
-    run: Callable[..., Awaitable[TaskResult]]  # (Tasks, request_model)
+    task: Read
     request_model: type[Body]
-    response_model: object  # documents what `run` returns as its value, and does not validate it
+    response_model: object  # documents the value of the answer, and does not validate it
     summary: str
     npy: bool = False  # the value is one array, which is also served as NPY
     of_tei: bool = False  # answers have text-embeddings-inference's headers
@@ -88,7 +88,7 @@ class TaskSpec:
     operation: str = ""  # the operation id of a further route to the same task
     binary_header: bytes = b""  # has the bytes of JSON at the start of a body that is not only JSON
     attach: Callable[[Any, bytes, int], Body] | None = None  # the rest, with at most so many inputs, to its request
-    head: str = ""  # checked before the body is read, not by `run`; empty where it depends on the body
+    head: str = ""  # that the model needs; empty where it depends on the body
 
     def check_head(self, tasks: Tasks) -> None:
         """Raises NoSuchHead."""

@@ -11,14 +11,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import Usage, VllmFields, agreed, as_base64_text, finish, truncation_fields
+from packbert.service.http.dialects.openai import Usage, VllmFields, agreed, as_base64_text, listed, truncation_fields
 from packbert.service.http.dialects.spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
 from packbert.service.http.responses import Floats
-from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
 from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
+from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList, as_list
 from packbert.service.tasks.likelihood import LikelihoodResponse, Variant, score_sentences
 from packbert.service.tasks.pairs import score_labels, score_pairs
+from packbert.service.tasks.results import LongObject, MadeList
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
@@ -100,29 +101,31 @@ def _score_error(request_id: str, status: int, message: str, code: str, index: i
     return openai_error(request_id, status, message, code, index) | own
 
 
-async def _score(tasks: Tasks, request: ScoreRequest) -> TaskResult:
+async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
     if request.inputs is not None:
         return await _score_sentences(tasks, request, request.inputs)
     if request.variant is not None:
         raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
     first, second = _find_sides(request)
     fields = request.model_copy(update=truncation_fields(tasks, request))
-    raw, tasks = request.use_activation is False, tasks.accepting_empty()
-    result = await score_pairs(tasks, first, second, fields, raw=raw)
-    data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(result.value.tolist())]
-    return finish(tasks, result, "score", data)
+    raw = request.use_activation is False
+
+    def show(scores: Floats, result: TaskResult) -> LongObject:
+        data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores.tolist())]
+        return listed(tasks, result, "score", data)
+
+    return (await score_pairs(tasks, first, second, fields, raw=raw, accepts_empty=True)).then(show)
 
 
-async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | list[str]) -> TaskResult:
+async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | list[str]) -> Task:
     """Raises Invalid for a field of pairs beside `inputs`."""
     names = [*dict.fromkeys(name for side in SIDES for name in side), "use_activation"]
     if given := [name for name in names if getattr(request, name) is not None]:
         message = f"inputs asks how likely texts are, and {', '.join(given)} is for scores of pairs: send one of them"
         raise Invalid(message, code="pair")
     fields = request.model_copy(update=truncation_fields(tasks, request))
-    variant = request.variant or "within_word"
-    result = await score_sentences(tasks, as_list(inputs), fields, variant)
-    return result if isinstance(inputs, list) else result.finish(result.value[0])
+    task = await score_sentences(tasks, as_list(inputs), fields, request.variant or "within_word")
+    return task if isinstance(inputs, list) else task.then(lambda value, _: value[0])
 
 
 def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
@@ -140,23 +143,24 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
     )
 
 
-async def _pooling(tasks: Tasks, request: PoolingRequest) -> TaskResult:
+async def _pooling(tasks: Tasks, request: PoolingRequest) -> Task:
     fields, texts = request.model_copy(update=_pooling_fields(tasks, request)), as_list(request.input)
-    tasks = tasks.accepting_empty()
-    task = request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")
-    if task == "embed":
-        result = await embed_texts(tasks, texts, fields)
+    if (request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")) == "embed":
+        task = await embed_texts(tasks, texts, fields, accepts_empty=True)
     else:
         request.refuse_vector_fields()
         raw = request.use_activation is False
-        result = await score_labels(tasks, texts, fields, raw=raw)
-    as_base64, rows = request.encoding_format == "base64", result.value.astype("<f4")
+        task = await score_labels(tasks, texts, fields, raw=raw, accepts_empty=True)
+    as_base64 = request.encoding_format == "base64"
 
-    def show(index: int, row: Floats) -> dict[str, Any]:
+    def show_row(index: int, row: Floats) -> dict[str, Any]:
         return {"index": index, "object": "pooling", "data": as_base64_text(row) if as_base64 else row}
 
-    data = MadeList(show, range(len(rows)), rows)
-    return finish(tasks, result, "pooling", data)
+    def show(value: Floats, result: TaskResult) -> LongObject:
+        rows = value.astype("<f4")
+        return listed(tasks, result, "pooling", MadeList(show_row, range(len(rows)), rows))
+
+    return task.then(show)
 
 
 def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import open_artifact
+from packbert.service.engine import mapped_file
 from packbert.service.engine.mapped_file import mappings_of
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import InferenceFailed
@@ -114,12 +115,13 @@ def test_weights_are_read_into_memory_or_mapped_where_services_share_them(
     weights = artifact / "cpu" / "model.onnx.data"
     ids = np.arange(5, 15, dtype=np.int32)
     with opened(artifact) as runner:
-        runner.attention.share_weights = shared
+        runner.attention.shared = tmp_path / "packed" if shared else None
         tokens = asking({"ids": ids, "types": ids * 0}, 0)
         before = one(runner, tokens)["attention"]
-        assert bool(mappings_of(weights)) == shared
-        if not shared:  # a change in place has no effect on weights that are read
-            weights.write_bytes(bytes(weights.stat().st_size))
+        copies = [mapped_file.shared_files(runner.artifact, tmp_path / "packed") / weights.name] if shared else []
+        assert all(map(mappings_of, copies))
+        assert not mappings_of(weights)
+        weights.write_bytes(bytes(weights.stat().st_size))  # a change in place has no effect on copies
         assert np.array_equal(one(runner, tokens)["attention"], before)
 
 

@@ -5,12 +5,11 @@ import asyncio
 import numpy as np
 import pytest
 
-from packbert.service.engine.canary import Canary, Health
+from packbert.service.engine.canary import BATCHES_BETWEEN_CHECKS, Canary, Health
 from packbert.service.errors import Unavailable
 from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.watchdog import Watchdog
-from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
-from tests.service.scheduling.serving import submit
+from packbert.service.scheduling.watchdog import BatchReport, Watchdog
+from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle, submit
 
 CANARY = 7  # the number of its sequence, which is also what the fake model answers
 
@@ -72,7 +71,7 @@ class Engine:
     """A real batcher and canary around a fake model, with `interval_seconds` of 5."""
 
     def __init__(self, time: FakeTime, runner: FakeRunner) -> None:
-        self.runner, self.dead = runner, list[str]()
+        self.runner, self.dead, self.batches = runner, list[str](), 0
         self.batcher = Batcher(run=runner.run, queue=make_queue(), clock=time.clock, watchdog=Watchdog(time.clock))
         self.canary = Canary(
             batcher=self.batcher,
@@ -83,8 +82,14 @@ class Engine:
             timeout_seconds=30,
             on_dead=self.dead.append,
         )
-        self.batcher.report = lambda _: self.canary.count_batch()
+        self.batcher.report = self.count
         self.running = [asyncio.create_task(self.batcher.serve()), asyncio.create_task(self.canary.run())]
+
+    def count(self, _: BatchReport) -> None:
+        """As the engine does."""
+        self.batches += 1
+        if self.batches % BATCHES_BETWEEN_CHECKS == 0:
+            self.canary.due.set()
 
     async def close(self) -> None:
         assert adds_up(self.batcher)

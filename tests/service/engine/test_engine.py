@@ -2,21 +2,29 @@
 
 import asyncio
 import dataclasses
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import InferenceFailed, Overloaded, Unavailable
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from tests.service.fakes import adds_up, sequence
-from tests.service.scheduling.serving import submit
+from packbert.service.tasks.embed import embed
+from packbert.service.tasks.flow import answer_request
+from packbert.service.tasks.inputs import EmbedRequest
+from packbert.service.turns import DEADLINE, Deadline
+from tests.export.goldens import Artifact as Exported
+from tests.service.fakes import adds_up, sequence, submit
 
 PATIENCE = 30.0  # seconds for what takes a fraction of one
 
@@ -198,13 +206,13 @@ def test_a_run_that_hangs_makes_the_engine_not_ready_and_fails_its_requests(bert
 
 def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_counted(bert_artifact: Path) -> None:
     async def story() -> float:
-        one = backend(open_artifact(bert_artifact), BERT_MAX_WAITING_TOKENS="64")
+        one = backend(open_artifact(bert_artifact), BERT_MAX_WAITING_TOKENS="128")
         await one.open()
         never = asyncio.Event()
         one.engine.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
         waiting = [
             asyncio.create_task(submit(one.engine.batcher, [sequence(5, 64)], timeout_seconds=PATIENCE))
-            for _ in range(1)
+            for _ in range(2)
         ]
         await asyncio.sleep(0)
         began = time.thread_time()  # another process may take the core meanwhile
@@ -221,3 +229,74 @@ def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_
         return took / 100
 
     assert asyncio.run(story()) < 0.001
+
+
+MIB = 2**20
+Pair = Callable[..., AbstractAsyncContextManager[list[LocalBackend]]]
+
+
+@pytest.fixture
+def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
+    """Opens the backends of two models on one device; `rates`: the tokens a second that were measured of them."""
+
+    @asynccontextmanager
+    async def opened(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[LocalBackend]]:
+        first, second = open_artifact(bert_artifact), open_artifact(exported("sample").root)
+        one = backend(first, **more)
+        other = LocalBackend(second, settings_for(second, **more), Metrics(), beside=one)
+        for each, rate in zip((one, other), rates, strict=False):
+            known = Calibration(
+                token_budget=64, tokens_per_second=rate, batch_invariant=True, smallest_cosine=1.0, canary_error=0.0
+            )
+            sizes = each.artifact.manifest.sizes
+            one.engine.device.calibrations[*sorted(sizes.items()), each.artifact.manifest.precision] = known
+        for each in (one, other):
+            each.engine.memory_bytes = memory
+            await each.open()
+        yield [one, other]
+        for each in (other, one):
+            await each.close()
+
+    return opened
+
+
+async def embed_all(one: LocalBackend, texts: Sequence[str]) -> int:
+    DEADLINE.set(Deadline(PATIENCE, 10 * PATIENCE))
+    result = await answer_request(one.admit(10**7), embed, EmbedRequest(inputs=[*texts]))
+    return len(result.value)
+
+
+def test_a_thousand_sentences_to_a_slow_model_beside_a_fast_default_are_admitted(two: Pair) -> None:
+    """The queue counts tokens of the default: 25 of them for each of the sentences' tokens, 400,000 in all."""
+
+    async def story() -> None:
+        async with two(500_000.0, 20_000.0) as (default, slow):
+            assert slow.engine.batcher.model.scale == pytest.approx(25.0)
+            sentences = ["the cat sat on the mat and it was warm there for a while"] * 1000
+            assert await embed_all(slow, sentences) == await embed_all(default, sentences) == 1000
+            assert [one.engine.batcher.counts.answered for one in (default, slow)] == [1, 1]
+
+    asyncio.run(story())
+
+
+def test_a_model_answers_while_another_one_is_loaded(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with two(memory=400 * MIB, BERT_MEMORY_LIMIT="500MiB") as (cold, hot):
+            loading, may_load, load = threading.Event(), threading.Event(), cold.engine._load
+
+            def wait_and_load(_: ModelEngine, *how: Any) -> None:
+                loading.set()
+                may_load.wait(PATIENCE)
+                load(*how)
+
+            monkeypatch.setattr(ModelEngine, "_load", wait_and_load)
+            hot.engine.device.memory_limit = 1000 * MIB
+            waits = asyncio.create_task(embed_all(cold, ["the cat"]))
+            await asyncio.to_thread(loading.wait, PATIENCE)
+            for _ in range(3):
+                assert await embed_all(hot, ["it rains"]) == 1
+            assert not waits.done()
+            may_load.set()
+            assert await waits == 1
+
+    asyncio.run(story())

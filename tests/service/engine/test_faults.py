@@ -183,7 +183,7 @@ def test_callers_who_leave_are_gone_from_the_line_and_their_work_never_runs(clie
 
 
 def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifact: Path) -> None:
-    settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "3000"}
+    settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "1000"}
     work = {"inputs": ["a cat and a dog " * 5] * 100}
     with (
         ServiceProcess(settings) as process,

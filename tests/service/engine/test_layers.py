@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import LAST, Tokens
+from packbert.service.engine import mapped_file
 from packbert.service.engine.mapped_file import mappings_of
 from packbert.service.errors import InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
@@ -58,11 +59,12 @@ def test_its_weights_are_copied_to_memory_or_mapped_where_services_share_them(
     artifact = Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
     weights = artifact / "cpu" / "model.onnx.data"
     with opened(artifact) as runner:
-        runner.layers.share_weights = shared
+        runner.layers.shared = tmp_path / "packed" if shared else None
         before = one(runner, text(9, "layer_tokens"))["layer_tokens"]
-        assert bool(mappings_of(weights)) == shared
-        if not shared:  # a change in place has no effect on a copy
-            weights.write_bytes(bytes(weights.stat().st_size))
+        copies = [mapped_file.shared_files(runner.artifact, tmp_path / "packed") / weights.name] if shared else []
+        assert all(map(mappings_of, copies))
+        assert not mappings_of(weights)
+        weights.write_bytes(bytes(weights.stat().st_size))  # a change in place has no effect on copies
         assert np.array_equal(one(runner, text(9, "layer_tokens"))["layer_tokens"], before)
 
 

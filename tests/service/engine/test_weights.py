@@ -49,25 +49,21 @@ def limited_file_size(most: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def overwrite(artifact: Path) -> None:
+def overwrite(weights: Path) -> None:
     """In place and without truncating, as `cp` and rsync --inplace do."""
-    weights = artifact / "cpu" / "model.onnx.data"
     with weights.open("r+b") as file:
         file.write(np.full(weights.stat().st_size // 4, 0.5, np.float32).tobytes())
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
 @pytest.mark.parametrize("change", ["overwritten", "truncated"])
-def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(
-    own_artifact: Path, change: str, processes: str
-) -> None:
+def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(own_artifact: Path, change: str) -> None:
     with (
-        service(own_artifact, BERT_API_PROCESSES=processes) as process,
+        service(own_artifact) as process,
         httpx.Client(base_url=process.url, timeout=60) as client,
     ):
         before = client.post("/embed", json=TEXT).content
         if change == "overwritten":
-            overwrite(own_artifact)
+            overwrite(own_artifact / "cpu" / "model.onnx.data")
         else:
             os.truncate(own_artifact / "cpu" / "model.onnx.data", 0)
         for _ in range(5):
@@ -75,14 +71,14 @@ def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(
         assert client.get("/ready").status_code == 200
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_wrong_answers_from_a_shared_file_are_503_after_the_next_self_check(own_artifact: Path, processes: str) -> None:
+def test_wrong_answers_from_a_shared_file_are_503_after_the_next_self_check(own_artifact: Path, tmp_path: Path) -> None:
     with (
-        service(own_artifact, BERT_API_PROCESSES=processes, BERT_SHARE_WEIGHTS="true") as process,
+        service(own_artifact, BERT_WORKERS="2", BERT_CACHE=str(tmp_path / "cache")) as process,
         httpx.Client(base_url=process.url, timeout=60) as client,
     ):
         assert client.post("/embed", json=TEXT).status_code == 200
-        overwrite(own_artifact)
+        (weights,) = (tmp_path / "cache").glob(f"packed/*/{mapped_file.PACKED}/model.onnx.data")
+        overwrite(weights)
         end = time.monotonic() + DEADLINE_SECONDS
         while (answer := client.post("/embed", json=TEXT)).status_code == 200:
             assert time.monotonic() < end
@@ -125,9 +121,9 @@ def test_a_copy_is_removed_after_the_open_and_by_the_next_process_where_one_was_
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     artifact = open_artifact(own_artifact)
-    with mapped_file.own_files(artifact, shared=False) as used:
+    with mapped_file.own_files(artifact) as used:
         kept = Path(shutil.copytree(used, used.with_name(f"{mapped_file.PREFIX}killed")))
-        with mapped_file.own_files(artifact, shared=False) as other:
+        with mapped_file.own_files(artifact) as other:
             assert not kept.exists()
             assert sha256(used / artifact.weights.name) == sha256(other / artifact.weights.name)
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -144,8 +140,28 @@ def test_a_further_graph_without_memory_for_its_weights_names_the_way_out(
     def detach_from(_: Path) -> int:
         raise OSError(errno.ENOMEM, "no memory")
 
-    monkeypatch.setattr(mapped_file, "detach_from", detach_from)
+    monkeypatch.setattr(runner, "detach_from", detach_from)
     artifact = open_artifact(bert_artifact)
     graph = runner.FurtherGraph(artifact=artifact, path=artifact.attention, purpose="/attention", threads=1)
-    with pytest.raises(InferenceFailed, match=r"/attention cannot be opened: .*no memory.*BERT_SHARE_WEIGHTS=true"):
+    with pytest.raises(InferenceFailed, match=r"/attention cannot be opened: .*no memory.*TMPDIR"):
         graph.open()
+
+
+def test_the_weights_that_workers_share_are_written_once_and_mapped(bert_artifact: Path, tmp_path: Path) -> None:
+    artifact, parent = open_artifact(bert_artifact), tmp_path / "packed"
+    folder = mapped_file.shared_files(artifact, parent)
+    written = (folder / mapped_file.PACKED / artifact.weights.name).stat()
+    parent.chmod(0o500)  # a cache that is written elsewhere
+    assert mapped_file.shared_files(artifact, parent) == folder
+    assert (folder / mapped_file.PACKED / artifact.weights.name).stat() == written
+    rows = []
+    for shared in (None, parent):
+        one = runner.ModelRunner(artifact, threads=1, shared=shared)
+        copied = one.open()
+        assert (copied == 0) == bool(shared)
+        assert bool(mapped_file.mappings_of(folder / mapped_file.PACKED / artifact.weights.name)) == bool(shared)
+        ((row,), _) = one.run_sync([golden_tokens(artifact.manifest, 0)])
+        assert row is not None
+        rows.append(np.asarray(row["cls"], np.float64))
+        one.close()
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-5, atol=1e-6)

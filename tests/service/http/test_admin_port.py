@@ -78,10 +78,10 @@ def test_a_browser_is_not_sent_to_documentation_that_is_not_there(app: Any) -> N
     assert get(app, PUBLIC, headers={"accept": "text/html"}).json() == {"status": "ok"}
 
 
-@pytest.mark.parametrize("api_processes", [0, 1])
-def test_a_running_service_has_two_ports(bert_artifact: Path, api_processes: int) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_running_service_has_two_ports(bert_artifact: Path, workers: int) -> None:
     admin_port = free_port()
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_API_PROCESSES": str(api_processes)}
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_WORKERS": str(workers)}
     with (
         ServiceProcess(settings | {"BERT_ADMIN_PORT": str(admin_port)}) as service,
         httpx.Client(base_url=service.url) as public,
@@ -89,7 +89,7 @@ def test_a_running_service_has_two_ports(bert_artifact: Path, api_processes: int
     ):
         assert public.post("/embed", json={"inputs": "the cat"}).status_code == 200
         assert 'bert_requests_total{status="200",task="embed"} 1.0' in admin.get("/metrics").text
-        assert admin.get("/info").json()["api_processes"] == api_processes
+        assert admin.get("/info").json()["workers"] == workers
         assert admin.get("/ready").json() == public.get("/ready").json() == {"status": "ready"}
         assert public.get("/metrics").status_code == admin.post("/embed", json={"inputs": "a"}).status_code == 404
         assert service.terminate() == 0

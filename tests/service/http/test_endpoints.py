@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from packbert.service.http.headers import ApiKeys
 from packbert.service.http.limits import UNCOUNTED_BYTES, BufferedBytes
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.flow import Task
 from tests.service.test_metrics import text_of
 
 VALID = b'{"inputs": "a"}'
@@ -30,6 +31,7 @@ class FakeBackend:
         self.metrics = Metrics()
         self.error, self.draining = error, draining
         self.admissions: list[int] = []
+        self.manifest = SimpleNamespace(heads=())
 
     def admit(self, body_bytes: int) -> "FakeBackend":
         self.admissions.append(body_bytes)
@@ -37,8 +39,8 @@ class FakeBackend:
             raise self.error
         return self
 
-    def require_head(self, head: str) -> None:
-        raise NoSuchHead(f"no {head} head")
+    def no_head(self, head: str) -> NoSuchHead:
+        return NoSuchHead(f"no {head} head")
 
 
 class Exchange:
@@ -172,13 +174,18 @@ def test_a_client_that_disconnects_before_the_body_is_complete_is_counted_as_clo
 
 
 def test_an_answer_that_cannot_be_counted_is_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(*_: Any) -> TaskResult:
-        return TaskResult(value=[], received=0.0)
+    async def answer(_: Any) -> list[int]:
+        return []
 
-    monkeypatch.setitem(TASKS, "/embed", replace(TASKS["/embed"], run=run, of_tei=False))
-    backend = FakeBackend()
-    backend.metrics._answered.clear()
-    exchange = Exchange(backend)
+    async def read(*_: Any) -> Task:
+        return Task(None, answer)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise IndexError("there is no cell")
+
+    monkeypatch.setitem(TASKS, "/embed", replace(TASKS["/embed"], task=read, of_tei=False))
+    monkeypatch.setattr(Metrics, "answered", fail)
+    exchange = Exchange(FakeBackend())
     assert (exchange.status, exchange.error["code"]) == (500, "internal")
     assert exchange.counted("internal")
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packbert.service.http.app import TASKS, TaskFastPath, create_app
+from packbert.service.http.app import TASKS, create_app
+from packbert.service.http.endpoint import TaskFastPath
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.flow import Task, TaskResult
 
 Sent = list[dict[str, Any]]
 
@@ -75,7 +76,7 @@ def test_only_posts_to_the_path_of_a_task_take_the_fast_path(path: str, method: 
 MANIFEST = SimpleNamespace(
     device="cpu",  # what the dialects read when the application is made
     name="sample",
-    heads=("cls",),
+    heads=("cls", *(spec.head for spec in TASKS.values())),
     labels=(),
     max_tokens=512,
     outputs={"cls": SimpleNamespace(shape=("n", 32))},
@@ -84,7 +85,7 @@ MANIFEST = SimpleNamespace(
 
 
 class FakeBackend:
-    """Admits every request; `TASKS` with `run` replaced need no more."""
+    """Admits every request; `TASKS` with `task` replaced need no more."""
 
     draining = False
     tracing = None
@@ -92,12 +93,10 @@ class FakeBackend:
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)
         self.metrics = Metrics()
-        self.artifact, self.group = SimpleNamespace(manifest=MANIFEST), {"sample": self}
+        self.artifact, self.manifest, self.group = SimpleNamespace(manifest=MANIFEST), MANIFEST, {"sample": self}
 
     def admit(self, _: int) -> "FakeBackend":
         return self
-
-    def require_head(self, _: str) -> None: ...
 
 
 BODIES = {
@@ -134,13 +133,15 @@ BODIES = {
 def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
     path: str, body: bytes | None, headers: dict[bytes, bytes], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(*_: Any) -> TaskResult:
-        """A value that none of the response models accepts: they must not validate it."""
-        seconds: Any = {"tokenize_seconds": 0.0, "queue_seconds": 0.0, "forward_seconds": 0.0}
-        value = np.full((2, 3), 0.5, np.float32)
-        return TaskResult(value=value, sequences=(), owners=(), rows=(), truncated=1, tokens=9, received=0.0, **seconds)
+    async def read(*_: Any) -> Task:
+        return Task(None, answer)
 
-    monkeypatch.setitem(TASKS, path, replace(TASKS[path], run=run))
+    async def answer(result: TaskResult) -> Any:
+        """A value that none of the response models accepts: they must not validate it."""
+        result.truncated, result.tokens = 1, 9
+        return np.full((2, 3), 0.5, np.float32)
+
+    monkeypatch.setitem(TASKS, path, replace(TASKS[path], task=read))
     app: Any = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members
     sent_headers = [(b"x-request-id", b"mine"), *headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": sent_headers}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,10 +22,10 @@ from packbert.service.http.dialects.kserve import INFER
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.models import ServedModel
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.flow import Limits, Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.service.fakes import WholeQueue
+from tests.service.fakes import InstantQueue
 from tests.service.in_process import InProcessBackend
 
 LONGEST_TURN_SECONDS = 0.25  # of processor time: 0.02 with room for any machine; the worst were 0.4 to 7 s
@@ -53,14 +53,14 @@ EMPTY_BLOCKS = bytes.fromhex(  # eight of deflate, each with its own Huffman cod
 VALID = {"strings", "pairs", "a string", "escapes"}  # where small, some routes answer them
 
 
-class FullQueue(WholeQueue):
+class FullQueue(InstantQueue):
     """Refuses the requests that come so far."""
 
-    def answer(self, work: Any, timeout_seconds: float) -> list[Any]:
+    def answer(self, chunk: Any) -> list[Any]:
         raise NotImplementedError
 
-    def begin(self, work: Any, *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float) -> Any:
-        raise Overloaded(f"{len(work) or sequences} sequences, {tokens} tokens, {part} at once, {timeout_seconds} s")
+    def admit(self, tokens: int, inputs: int = 1, *, timeout_seconds: float, max_seconds: float = 0.0) -> Any:
+        raise Overloaded(f"{inputs} sequences, {tokens} tokens, {timeout_seconds} s, {max_seconds} s at most")
 
 
 class Turns(selectors.DefaultSelector):
@@ -129,7 +129,7 @@ def service(bert_artifact: Path) -> Iterator[Service]:
     tasks = Tasks(
         manifest=claimed,
         tokenizer=tokenizer,
-        queue=FullQueue(),
+        queue=cast(Any, FullQueue()),
         limits=Limits(max_inputs=settings.max_inputs, truncate=settings.truncate),
         embedding=embedding_defaults(real.manifest, settings),
     )

@@ -1,4 +1,4 @@
-"""Requests that are larger than the queue get one answer, as if the client had split them; also with API processes."""
+"""Requests that are larger than the queue get one answer, as if the client had split them."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -38,9 +38,9 @@ class Service(ServiceProcess):
         return sum_of(self.get("/metrics").text, series)
 
 
-@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "API processes"])
-def service(request: pytest.FixtureRequest, bert_artifact: Path) -> Iterator[Service]:
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_API_PROCESSES": request.param, "BERT_TOKEN_BUDGET": "256"}
+@pytest.fixture(scope="module")
+def service(bert_artifact: Path) -> Iterator[Service]:
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_TOKEN_BUDGET": "256"}
     with Service(settings | {"BERT_MAX_WAITING_TOKENS": str(QUEUE)}) as running:
         yield running
 

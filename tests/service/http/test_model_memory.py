@@ -58,9 +58,9 @@ def settings_for(folders: Mapping[str, Path], **more: str) -> dict[str, str]:
     return {"BERT_MODELS": stated, "BERT_MEMORY_LIMIT": FOR_TWO, "BERT_TOKEN_BUDGET": "256"} | more
 
 
-@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two API processes"])
-def service(request: pytest.FixtureRequest, folders: Mapping[str, Path]) -> Iterator[httpx.Client]:
-    settings = settings_for(folders, BERT_ADMIN_KEY=KEY, BERT_API_PROCESSES=request.param)
+@pytest.fixture(scope="module")
+def service(folders: Mapping[str, Path]) -> Iterator[httpx.Client]:
+    settings = settings_for(folders, BERT_ADMIN_KEY=KEY)
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         yield client
 
@@ -186,11 +186,8 @@ def test_a_model_that_cannot_be_loaded_again_answers_503_until_it_can_and_leaves
             assert embed(client, name) == alone[name]
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_a_limit_that_cannot_hold_one_model_stops_the_start_and_names_both(
-    folders: Mapping[str, Path], processes: str
-) -> None:
-    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="300MiB", BERT_API_PROCESSES=processes))
+def test_a_limit_that_cannot_hold_one_model_stops_the_start_and_names_both(folders: Mapping[str, Path]) -> None:
+    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="300MiB"))
     service.start()
     assert service.process.wait(REPLY_SECONDS) == 1
     assert "first alone takes 400 MiB of memory, and BERT_MEMORY_LIMIT is 300 MiB: raise it" in service.output()

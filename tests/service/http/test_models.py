@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from benchmarks.server.processes import children
 from packbert.model_export.artifact.manifest import WEIGHTS, Manifest
 from packbert.service.artifact import open_artifact
 from packbert.service.http.app import TASKS
@@ -23,6 +22,8 @@ from packbert.service.http.validation import example_of
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants, with_reversed_golden
+from tests.service.polling import until
+from tests.service.workers.service_processes import Service
 
 KEY = "a key of the administrator"
 ADMIN = {"authorization": f"Bearer {KEY}"}
@@ -37,10 +38,10 @@ def folders(exported: Callable[..., Artifact]) -> dict[str, Path]:
     return {"first": exported("sample").root, "second": exported("distilbert-labels").root}
 
 
-@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two API processes"])
+@pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
 def service(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[httpx.Client]:
     stated = " ".join(f"{name}={folder}" for name, folder in folders.items())
-    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": request.param}
+    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY, "BERT_WORKERS": request.param}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         yield client
 
@@ -318,69 +319,51 @@ def test_every_answer_under_swaps_is_wholly_one_models(
             thread.join()
     assert faults == []
     assert seen == {*NAMES}
-    for _ in range(8):  # over new connections, so that any API process answers: all have followed
+    for _ in range(8):  # over new connections, so that any worker answers: all have followed
         answer = httpx.post(f"{service.base_url}/embed", json={"inputs": TEXTS, "model": "second"})
         assert answer.json() == alone["second"]
     assert embed(service, "/embed") == alone["first"]
-    assert swaps(service)["swapped"] >= 24  # each process counts its own
+    assert swaps(service)["swapped"] >= 24
 
 
-def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
-    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": "2"}
-    with ServiceProcess(settings) as process:
+def test_without_a_source_every_worker_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
+    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": KEY, "BERT_WORKERS": "2"}
+    with Service(settings) as process:
 
         def swap(**more: str) -> Any:
-            """Over a new connection, so that any API process answers."""
+            """Over a new connection, so that any worker answers."""
             url, body = f"{process.url}/admin/models", {"model": "one"} | more
             return httpx.post(url, json=body, headers=ADMIN, timeout=REPLY_SECONDS).json()
 
         assert swap(source=str(folders["second"]))["swapped"]
-        replace_worker(process, "api-1")
+        replace_worker(process, "worker-1")
         digest = open_artifact(folders["second"]).digest
         assert [swap() for _ in range(12)] == [{"model": "one", "digest": digest, "swapped": False}] * 12
 
 
-def test_a_process_that_is_replaced_after_a_swap_has_the_new_model(
-    folders: dict[str, Path], alone: dict[str, Any]
-) -> None:
-    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": "1"}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
-        body = {"model": "one", "source": str(folders["second"])}
-        assert client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"]
-        for name in ("api-0", "engine"):
-            replace_worker(process, name)
-            answer = httpx.post(f"{process.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
-            assert answer.json() == alone["second"]
-
-
-@pytest.mark.parametrize("processes", ["0", "1"])
 def test_after_a_swap_to_a_copy_the_folder_before_is_not_needed(
-    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, processes: str
+    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
 ) -> None:
     for name in ("before", "after"):
         shutil.copytree(folders["first"], tmp_path / name)
     stated = f"one={tmp_path / 'before'} two={folders['second']}"
-    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY, "BERT_API_PROCESSES": processes}
+    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         body = {"model": "one", "source": str(tmp_path / "after")}
         swaps = [client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"] for _ in range(2)]
         assert swaps == [True, False]
         shutil.rmtree(tmp_path / "before")
         assert client.post("/attention", json={"inputs": "a"}).status_code == 200  # of a graph that is opened now
-        if processes == "1":
-            for name in ("api-0", "engine"):
-                replace_worker(process, name)
         answer = httpx.post(f"{process.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
         assert answer.json() == alone["first"]
 
 
-def replace_worker(process: ServiceProcess, name: str) -> None:
-    """Kills a worker of the service; returns when its successor runs and the service is ready."""
-    os.kill(worker := children(process.process.pid)[name], signal.SIGKILL)
-    while Path(f"/proc/{worker}").exists():
-        pass
-    while not is_ready(process.url) or name not in children(process.process.pid):
-        pass
+def replace_worker(service: Service, name: str) -> None:
+    """Kills a worker of the service; returns when its successor serves."""
+    started = f'process_start_time_seconds{{process="{name}"}}'
+    os.kill(worker := service.children[name], signal.SIGKILL)
+    until(lambda: service.children.get(name, worker) != worker)
+    until(lambda: service.count(started) > 0)
 
 
 def is_ready(url: str) -> bool:
@@ -390,12 +373,12 @@ def is_ready(url: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_signal_swaps_what_has_changed_in_the_file_of_models(
-    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, processes: str
+    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, workers: str
 ) -> None:
     (file := tmp_path / "models").write_text(f"# by name\none: {folders['first']}\ntwo: {folders['first']}\n")
-    settings = OWN | {"BERT_MODELS": str(file), "BERT_API_PROCESSES": processes}
+    settings = OWN | {"BERT_MODELS": str(file), "BERT_WORKERS": workers}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         assert embed(client, "/embed", model="two") == alone["first"]
         assert client.post("/admin/models", json={"model": "two"}).status_code == 404

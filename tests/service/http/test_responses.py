@@ -13,7 +13,7 @@ from packbert.service.http.app import error_shape_of
 from packbert.service.http.dialects.openai import build_response
 from packbert.service.http.dialects.spec import OPENAI_ERROR
 from packbert.service.http.responses import Json, json_bytes, npy_bytes
-from packbert.service.tasks.base import LongList, LongObject, MadeList
+from packbert.service.tasks.results import LongList, LongObject, MadeList
 
 VECTORS = np.arange(2**19, dtype=np.float32).reshape(-1, 4)  # 20 ms of work at the least
 

@@ -134,10 +134,12 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
 
     async def story() -> None:
         backend: Any = OpenBackend(port=0, max_connections=2)
-        server = server_module.build(backend.settings, backend, grace_seconds=1.0)
+        server = server_module.build(backend.settings, backend)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         serving = asyncio.create_task(server.serve([listener]))
+        while server.backend is None:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
         clients = []
         for _ in range(3):
             clients.append(await asyncio.open_connection("127.0.0.1", port))
@@ -237,7 +239,7 @@ def test_a_malformed_request_behind_any_answer_is_answered_too_and_ends_its_conn
         found = {}
         backend: Any = server.backend
         for status in ANSWERS:
-            backend.queue.refusal = ANSWERS[status][-1]
+            backend.refusal = ANSWERS[status][-1]
             for name, (_, head) in MALFORMED.items():
                 async with connected(port) as (reader, writer):
                     writer.write(request(status, slices) + head)

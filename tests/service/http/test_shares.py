@@ -19,7 +19,7 @@ from packbert.service.artifact import open_artifact
 from packbert.service.http import shares
 from packbert.service.http.app import create_app
 from packbert.service.http.shares import compare
-from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.flow import TaskResult
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
@@ -29,7 +29,6 @@ from tests.serving import fail_to_serve
 TEXTS = ["my dog is hairy", "it rains"]
 MASKS = "the [MASK] is [MASK]"
 TENSORS = [{"name": "text", "datatype": "BYTES", "shape": [2], "data": TEXTS}]
-PROCESSES = pytest.mark.parametrize("processes", ["0", "2"], ids=["one process", "two API processes"])
 OWN = {"BERT_TOKEN_BUDGET": "256"}  # nothing to measure at a start
 CLIENT = httpx.Client(headers={"connection": "close"}, timeout=REPLY_SECONDS)
 
@@ -47,7 +46,7 @@ def new(exported: Callable[..., Artifact]) -> Path:
 
 
 class Start(Protocol):
-    def __call__(self, content: str, processes: str) -> tuple[ServiceProcess, Path]: ...
+    def __call__(self, content: str) -> tuple[ServiceProcess, Path]: ...
 
 
 @pytest.fixture
@@ -55,9 +54,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a service of this file of models."""
     with ExitStack() as stack:
 
-        def started(content: str, processes: str) -> tuple[ServiceProcess, Path]:
+        def started(content: str) -> tuple[ServiceProcess, Path]:
             (file := tmp_path / "models.yaml").write_text(content)
-            settings = OWN | {"BERT_MODELS": str(file), "BERT_API_PROCESSES": processes}
+            settings = OWN | {"BERT_MODELS": str(file)}
             return stack.enter_context(ServiceProcess(settings)), file
 
         yield started
@@ -82,11 +81,8 @@ def outcome(name: str) -> str:
     return f'bert_shared_requests_total{{model="new",outcome="{name}"}}'
 
 
-@PROCESSES
-def test_a_weight_is_the_share_of_requests_that_the_other_model_answers(
-    start: Start, old: Path, new: Path, processes: str
-) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 0.5}}\n", processes)
+def test_a_weight_is_the_share_of_requests_that_the_other_model_answers(start: Start, old: Path, new: Path) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 0.5}}\n")
     answers = [post(service, "/embed", inputs=TEXTS) for _ in range(256)]
     counts = Counter(map(digest_of, answers))
     assert counts.keys() == {open_artifact(old).digest, open_artifact(new).digest}
@@ -98,11 +94,8 @@ def test_a_weight_is_the_share_of_requests_that_the_other_model_answers(
         assert set(named) == ({open_artifact(folder).digest} if name == "new" else counts.keys())
 
 
-@PROCESSES
-def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(
-    start: Start, old: Path, new: Path, processes: str
-) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n", processes)
+def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(start: Start, old: Path, new: Path) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n")
     answered = {path: digest_of(post(service, path, inputs=MASKS)) for path in ("/embed", "/fill-mask", "/")}
     mine, its = open_artifact(old).digest, open_artifact(new).digest
     assert answered == {"/embed": its, "/fill-mask": mine, "/": mine}  # what / does depends on the heads
@@ -247,9 +240,8 @@ def test_vectors_of_one_size_are_compared_some_in_a_turn(monkeypatch: pytest.Mon
     assert max(map(len, many)) * 768 <= shares.NUMBERS_AT_ONCE + 768
 
 
-@PROCESSES
-def test_an_equal_shadow_agrees_and_answers_nothing(start: Start, old: Path, processes: str) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n", processes)
+def test_an_equal_shadow_agrees_and_answers_nothing(start: Start, old: Path) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n")
     bodies: dict[str, dict[str, Any]] = {
         "/embed": {"inputs": TEXTS},
         "/v1/embeddings": {"input": TEXTS, "encoding_format": "base64"},
@@ -275,11 +267,8 @@ def test_an_equal_shadow_agrees_and_answers_nothing(start: Start, old: Path, pro
         assert scrape(service, f'bert_shadow_seconds_sum{{by="{by}",model="new"}}') > 0
 
 
-@PROCESSES
-def test_a_shadow_that_fails_is_counted_and_changes_no_answer(
-    start: Start, old: Path, new: Path, processes: str
-) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, shadow: 1}}\n", processes)
+def test_a_shadow_that_fails_is_counted_and_changes_no_answer(start: Start, old: Path, new: Path) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, shadow: 1}}\n")
     answers = []
 
     def has_failed() -> bool:
@@ -292,7 +281,7 @@ def test_a_shadow_that_fails_is_counted_and_changes_no_answer(
 
 
 def test_a_shadow_is_dropped_while_another_request_is_answered(start: Start, old: Path) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n", "0")
+    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n")
     stop = threading.Event()
 
     def ask() -> None:
@@ -310,11 +299,8 @@ def test_a_shadow_is_dropped_while_another_request_is_answered(start: Start, old
             client.join()
 
 
-@PROCESSES
-def test_a_signal_changes_the_shares_and_the_model_of_every_process(
-    start: Start, old: Path, new: Path, processes: str
-) -> None:
-    service, file = start(f"old: {old}\nnew: {{model: {new}, of: old}}\n", processes)
+def test_a_signal_changes_the_shares_and_the_model_of_every_process(start: Start, old: Path, new: Path) -> None:
+    service, file = start(f"old: {old}\nnew: {{model: {new}, of: old}}\n")
 
     def digests() -> set[str]:
         return {digest_of(post(service, "/embed", inputs=TEXTS)) for _ in range(16)}

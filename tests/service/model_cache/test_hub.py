@@ -39,7 +39,7 @@ def variables(hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_one_command_serves_a_hub_id(hub: FakeHub, folder: Path) -> None:
-    settings = {"BERT_MODEL": f"{REPOSITORY}@v1", "BERT_CACHE": str(folder / "cache"), "BERT_API_PROCESSES": "1"}
+    settings = {"BERT_MODEL": f"{REPOSITORY}@v1", "BERT_CACHE": str(folder / "cache")}
     with (
         ServiceProcess(settings | hub.variables(folder / "hub")) as process,
         httpx.Client(base_url=process.url) as client,

@@ -3,15 +3,17 @@
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import DeadlineTooShort, Overloaded
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import Request
+from packbert.service.scheduling.request import FIRST_MODEL, Chunk, QueuedModel, Request
 
 FOREVER = 1e9
+WINDOW = 2  # batches: more chunks of a request are sent until it has so much in the queue
 
 
 @dataclass(slots=True, eq=False)
@@ -21,13 +23,15 @@ class Arrival:
     at: float
     lengths: list[int]
     patience: float = FOREVER  # seconds to its deadline
-    part: int = 0  # sequences that it brings before each batch; 0: all when it arrives
-    expected: float = 1.0  # its expected size, in parts of its size
+    chunk: int = 10**9  # tokens of a chunk; by default it is sent as a whole
+    error: float = 0.0  # of the size that is expected of later chunks: so much of it, and less the fewer are left
+    model: QueuedModel = FIRST_MODEL
     asks: bool = False  # what wait the queue promises it, when it is admitted
     promised: float | None = None  # seconds
     retry_at: float | None = None  # of the first refusal
     ended: float | None = None  # when its last sequence had been computed
     expired: bool = False
+    sent: int = 0  # sequences
 
     @property
     def size(self) -> int:
@@ -37,6 +41,15 @@ class Arrival:
     def seconds(self) -> float:
         assert self.ended is not None
         return self.ended - self.at
+
+    def next_chunk(self) -> Chunk[Tokens]:
+        first, tokens = self.sent, 0
+        while self.sent < len(self.lengths) and (not tokens or tokens + self.lengths[self.sent] <= self.chunk):
+            tokens += self.lengths[self.sent]
+            self.sent += 1
+        left = sum(self.lengths[self.sent :])
+        expected = max(1, round(left * (1 + self.error * left / self.size))) if left else 0
+        return Chunk([tokens_of(n) for n in self.lengths[first : self.sent]], left=expected)
 
 
 @dataclass(slots=True)
@@ -65,69 +78,59 @@ class Simulation:
 
     def admit_or_refuse(self, one: Arrival) -> str:
         """The message of the refusal; empty where the request was admitted."""
-        request = request_of(one)
+        chunk = one.next_chunk()
+        request = Request(
+            arrived=one.at, deadline=one.at + one.patience, tokens=chunk.tokens + chunk.left, model=one.model
+        )
         try:
             if one.asks:
                 one.promised = promised_wait(self.queue, one.size, one.at)
             self.queue.admit(request)
         except Overloaded as refusal:
-            one.retry_at = one.at + (refusal.retry_after or 0.0)
+            one.retry_at, one.sent = one.at + (refusal.retry_after or 0.0), 0
             return refusal.message
         self.requests[request] = one
+        self.queue.add(request, chunk)
         return ""
 
     def admit_past_the_limit(self, one: Arrival) -> None:
         """As if the longest wait were without end at this moment."""
-        request, limit = request_of(one), self.queue._limit.max_wait_seconds
-        self.queue._limit.max_wait_seconds = FOREVER
-        self.queue.admit(request)
-        self.queue._limit.max_wait_seconds = limit
-        self.requests[request] = one
+        limit = self.queue._limit
+        limit.max_wait_seconds, most = FOREVER, limit.max_wait_seconds
+        assert self.admit(one)
+        limit.max_wait_seconds = most
 
     def run_batch(self) -> int:
         for request, one in self.requests.items():
-            if request.missing:
-                self.bring_part(request, one)
+            while request.left and (len(request.chunks) < 2 or request.queued <= WINDOW * self.queue.token_budget):
+                self.queue.add(request, one.next_chunk())
         batch = self.queue.next_batch(self.now)
         for request in batch.expired:
             self.requests.pop(request).expired = True
-        tokens = sum(request.lengths[index] for request, index in batch.jobs)
+        tokens = sum(chunk.lengths[index] for chunk, index in batch.jobs)
         self.now += tokens / self.rate
         self.busy_seconds += tokens / self.rate
-        for request in {request for request, _ in batch.jobs}:
+        for request in {chunk.request for chunk, _ in batch.jobs}:
             if request.dispatched_all:
                 self.requests.pop(request).ended = self.now
         return tokens
 
-    def bring_part(self, request: Request, one: Arrival) -> None:
-        begin = len(request.work)
-        part, rest = one.lengths[begin : begin + one.part], one.lengths[begin + one.part :]
-        expected = max(1, int(one.expected * sum(rest))) if rest else 0
-        self.queue.extend(request, [tokens_of(n) for n in part], expected)
-
 
 def promised_wait(queue: RequestQueue, size: int, now: float) -> float:
     """The shortest deadline with which a request of `size` is admitted, in seconds. Raises as `check_admission`."""
-    queue.check_admission(size, now)
+    queue.check_admission(FIRST_MODEL, size, now)
     short, long = 0.0, FOREVER
     while long - short > 1e-6 * long and long > 1e-6:
         middle = (short + long) / 2
         try:
-            queue.check_admission(size, now, patience=middle)
+            queue.check_admission(FIRST_MODEL, size, now, patience=middle)
             long = middle
         except DeadlineTooShort:
             short = middle
     return long
 
 
-def request_of(one: Arrival) -> Request:
-    deadline = one.at + one.patience
-    if not one.part:
-        return Request([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=deadline)
-    expected = max(1, int(one.expected * one.size))
-    return Request([], arrived=one.at, deadline=deadline, missing=len(one.lengths), reserved=expected)
-
-
+@cache
 def tokens_of(length: int) -> Tokens:
     return Tokens(ids=np.zeros(length, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
 

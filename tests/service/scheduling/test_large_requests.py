@@ -1,4 +1,4 @@
-"""A request in parts: one that is larger than the queue, of which a part at a time is there."""
+"""A large request in chunks ends when it would as a whole, and small ones beside it wait no longer for it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,75 +9,101 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packbert.service.errors import Overloaded, ServiceError, TooMuchForDeadline
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.request import Request
 from packbert.service.scheduling.watchdog import RequestCounts
-from packbert.service.tasks.base import append_in_parts
-from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
-from tests.service.scheduling.serving import serving, submit
+from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, submit
+from tests.service.scheduling.serving import serving
+from tests.service.scheduling.simulation import Arrival, Simulation
 
-RATE, BUDGET, LONGEST, MOST = 100.0, 16, 8, 1000  # tokens a second, of a batch, of a sequence, in the queue
+LOADS = [0.7, 0.95, 1.3]  # of the device
+DEVICE_RATE, DEVICE_BUDGET = 512.0, 512
+COUNTS = [1, 1, 1, 1, 4, 32, 300]  # texts of a request
+
+
+def arrivals_of(seed: int, load: float, *, chunk: int = 10**9, error: float = 0.0) -> list[Arrival]:
+    """Sixty requests; the deadlines of a fifth of them are hard to meet."""
+    draw, errors = np.random.default_rng(seed), np.random.default_rng(1000 + seed)
+    at, gap, arrivals = 0.0, 130 * sum(COUNTS) / len(COUNTS) / load / DEVICE_RATE, []
+    for _ in range(60):
+        at += draw.exponential(gap)
+        one = Arrival(at, draw.integers(4, 257, draw.choice(COUNTS)).tolist(), chunk=chunk)
+        alone = one.size / DEVICE_RATE
+        one.patience = draw.uniform(1, 3) * max(1.0, alone) if draw.random() < 0.2 else max(60.0, 4 * alone)
+        one.error = errors.uniform(-error, error)
+        arrivals.append(one)
+    return arrivals
+
+
+def simulate(arrivals: list[Arrival]) -> list[Arrival]:
+    """Those of up to 4 texts move forward after 8 s."""
+    queue = make_queue(
+        token_budget=DEVICE_BUDGET, max_tokens=10**9, max_wait_seconds=8.0, tokens_per_second=DEVICE_RATE
+    )
+    queue._limit.max_wait_seconds = 1e9  # none is refused
+    Simulation(queue, DEVICE_RATE).run(arrivals)
+    return arrivals
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_chunks_of_a_batch_or_two_end_when_the_whole_request_does(batches: int) -> None:
+    for seed in range(5):
+        for load in LOADS:
+            whole, chunked = (
+                simulate(arrivals_of(seed, load, chunk=chunk)) for chunk in (10**9, batches * DEVICE_BUDGET)
+            )
+            assert [(one.ended, one.expired) for one in chunked] == [(one.ended, one.expired) for one in whole]
+
+
+def test_chunks_of_wrongly_estimated_requests_end_in_p99_when_whole_ones_do() -> None:
+    """By up to 30 %, corrected as they arrive."""
+    pairs = list[tuple[Arrival, Arrival]]()
+    for seed in range(30):
+        for load in LOADS:
+            whole, chunked = arrivals_of(seed, load), arrivals_of(seed, load, chunk=DEVICE_BUDGET, error=0.3)
+            pairs += zip(simulate(whole), simulate(chunked), strict=True)
+    ended = [(a, b) for a, b in pairs if a.ended and b.ended]
+    whole_p99, chunked_p99 = np.percentile([(a.seconds, b.seconds) for a, b in ended], 99, axis=0)
+    assert chunked_p99 <= 1.02 * whole_p99
+    small_whole, small_chunked = np.mean([(a.seconds, b.seconds) for a, b in ended if len(a.lengths) <= 4], axis=0)
+    assert small_chunked <= 1.02 * small_whole
+
+
+RATE, BUDGET, LONGEST = 100.0, 16, 8  # tokens a second, of a batch, of a sequence
 SPLIT = 32  # texts of a client's requests that do the same work
-PART = SPLIT * LONGEST
 BATCH = (BUDGET + LONGEST) / RATE  # seconds of a batch
-LATE = 1e6
-
-
-def begin(batcher: Batcher, lengths: Sequence[int], *, part: int = PART, timeout: float = LATE) -> Request:
-    return batcher.begin((), sequences=len(lengths), tokens=sum(lengths), part=part, timeout_seconds=timeout)
-
-
-async def bring(request: Request, lengths: Sequence[int], step: int = 5) -> Request:
-    """The request with its rows; its sequences are numbered, and come `step` at a time."""
-    room = request.part
-    try:
-        for first in range(0, len(lengths), step):
-            some = [sequence(number, lengths[number]) for number in range(first, min(first + step, len(lengths)))]
-            room = await append_in_parts(request, some, sum(lengths[first + step :]), room)
-        return await request.finish()
-    finally:
-        request.withdraw()
-
-
-async def ask_split(batcher: Batcher, lengths: Sequence[int]) -> None:
-    """The same sequences as a client sends them that splits its requests, one after another."""
-    for first in range(0, len(lengths), SPLIT):
-        await submit(batcher, [sequence(0, one) for one in lengths[first : first + SPLIT]], timeout_seconds=LATE)
 
 
 def waits_beside(lengths: Sequence[int], arrivals: Sequence[tuple[float, int]], *, split: bool) -> list[float]:
-    """Seconds that each small request takes beside the large work, which begins at 1 s."""
+    """Seconds that each small request takes beside the large work, which begins at 1 s: a request in chunks, or small
+    requests one after another."""
     seconds: list[float] = []
 
     async def story(time: FakeTime) -> None:
         async def small(at: float, length: int) -> None:
             await asyncio.sleep(at)
-            await submit(batcher, [sequence(0, length)], timeout_seconds=LATE)
+            await submit(batcher, [sequence(0, length)], timeout_seconds=1e6)
             seconds.append(time.now - at)
 
         async def large() -> None:
             await asyncio.sleep(1.0)
-            if split:
-                await ask_split(batcher, lengths)
-                return
-            rows = (await bring(begin(batcher, lengths), lengths)).rows
-            assert [int(row["cls"][0]) for row in rows] == list(range(len(lengths)))
+            work = [sequence(number, length) for number, length in enumerate(lengths)]
+            for first in range(0, len(work), SPLIT if split else len(work)):
+                some = work[first : first + SPLIT] if split else work
+                rows = (await submit(batcher, some, step=4, timeout_seconds=1e6)).rows
+                assert [int(row["cls"][0]) for row in rows] == [*range(first, first + len(some))]
 
-        queue = make_queue(token_budget=BUDGET, max_tokens=MOST)
+        queue = make_queue(token_budget=BUDGET, max_tokens=10_000)
         async with serving(FakeRunner(seconds_per_token=1 / RATE), time, queue) as batcher:
             await asyncio.gather(large(), *(small(*one) for one in arrivals))
             sent = len(arrivals) + (-(-len(lengths) // SPLIT) if split else 1)
             assert batcher.counts == RequestCounts(received=sent, answered=sent)
-            assert (queue.tokens, queue.reserved, queue.oldest) == (0, 0, None)
 
     play(story)
     return seconds
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), load=st.sampled_from([0.1, 0.5, 0.9]), texts=st.integers(150, 400))
-def test_small_requests_wait_no_longer_beside_a_large_one_than_beside_its_work_in_small_parts(
+def test_small_requests_wait_no_longer_beside_a_large_one_than_beside_its_work_in_small_ones(
     seed: int, load: float, texts: int
 ) -> None:
     draw = np.random.default_rng(seed)
@@ -87,96 +113,3 @@ def test_small_requests_wait_no_longer_beside_a_large_one_than_beside_its_work_i
     beside_one, beside_many = (waits_beside(lengths, arrivals, split=split) for split in (False, True))
     assert mean(beside_one) <= mean(beside_many) + BATCH
     assert max(beside_one) <= max(beside_many) + 4 * BATCH
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    lengths=st.lists(st.integers(1, LONGEST), min_size=150, max_size=400),
-    part=st.integers(LONGEST, MOST // 2),
-    end=st.floats(0.1, 30.0),
-)
-def test_a_large_request_has_no_more_than_its_part_in_the_queue_and_leaves_nothing_when_it_is_cancelled(
-    lengths: list[int], part: int, end: float
-) -> None:
-    async def story(time: FakeTime) -> None:
-        queue = make_queue(token_budget=BUDGET, max_tokens=MOST)
-        async with serving(FakeRunner(seconds_per_token=1 / RATE), time, queue) as batcher:
-            asking = asyncio.ensure_future(bring(begin(batcher, lengths, part=part), lengths))
-            while time.now < end and not asking.done():
-                assert queue.expected <= part
-                await asyncio.sleep(0.05)
-            asking.cancel()
-            await asyncio.wait([asking])
-            await settle()
-            assert (queue.tokens, queue.reserved, queue.oldest, batcher.counts.in_flight) == (0, 0, None, 0)
-            assert (batcher.counts.received, adds_up(batcher)) == (1, True)
-            assert await submit(batcher, [sequence(1)], timeout_seconds=LATE)
-
-    play(story)
-
-
-def test_a_part_has_its_room_though_others_fill_the_queue_meanwhile() -> None:
-    async def story(time: FakeTime) -> None:
-        queue, lengths = make_queue(token_budget=BUDGET, max_tokens=MOST), [LONGEST] * 400
-        async with serving(FakeRunner(seconds_per_token=1 / RATE), time, queue) as batcher:
-            asking = asyncio.ensure_future(bring(begin(batcher, lengths), lengths))
-            others, refused = list[Request](), 0
-            while not asking.done():
-                try:
-                    others.append(batcher.begin([sequence(1)] * 10, timeout_seconds=LATE))
-                except Overloaded:
-                    refused += 1
-                assert queue.expected <= MOST
-                await asyncio.sleep(0.25)
-            assert len((await asking).rows) == len(lengths)
-            assert refused > 0
-            for other in others:
-                await other.finish()
-
-    play(story)
-
-
-def test_two_large_requests_share_the_device() -> None:
-    async def story(time: FakeTime) -> None:
-        queue, lengths = make_queue(token_budget=BUDGET, max_tokens=MOST), [LONGEST] * 400
-        async with serving(FakeRunner(seconds_per_token=1 / RATE), time, queue) as batcher:
-            both = [begin(batcher, lengths) for _ in range(2)]
-            first, second = (asyncio.ensure_future(bring(one, lengths)) for one in both)
-            await first
-            assert both[1].answered > 300
-            await second
-
-    play(story)
-
-
-def test_the_first_part_is_refused_for_the_whole_request() -> None:
-    async def story(time: FakeTime) -> None:
-        queue, lengths = make_queue(token_budget=BUDGET, max_tokens=MOST), [LONGEST] * 400
-        async with serving(FakeRunner(held=True), time, queue) as batcher:
-            other = batcher.begin([sequence(1)] * 200, timeout_seconds=LATE)
-            with pytest.raises(Overloaded) as full:
-                begin(batcher, lengths)
-            assert full.value.retry_after
-            with pytest.raises(TooMuchForDeadline, match=r"about 3200 tokens, which take about 32\.0 s here"):
-                begin(batcher, lengths, part=64, timeout=20.0)
-            assert batcher.counts == RequestCounts(received=3, refused=2)
-            other.withdraw()
-
-    play(story)
-
-
-def test_a_failed_run_or_a_deadline_ends_a_large_request_in_any_part() -> None:
-    async def story(time: FakeTime) -> None:
-        queue, lengths = make_queue(token_budget=BUDGET, max_tokens=MOST), [LONGEST] * 400
-        runner = FakeRunner(seconds_per_token=1 / RATE)
-        async with serving(runner, time, queue) as batcher:
-            runner.poisoned = {333}
-            with pytest.raises(ServiceError) as failed:
-                await bring(begin(batcher, lengths), lengths)
-            assert failed.value.index == 333
-            runner.seconds_per_token *= 2
-            with pytest.raises(ServiceError, match=r"; \d+ of \d+ inputs had been dispatched"):
-                await bring(begin(batcher, lengths, timeout=40.0), lengths)
-            assert batcher.counts == RequestCounts(received=2, failed=1, expired=1)
-
-    play(story)

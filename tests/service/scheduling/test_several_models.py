@@ -1,162 +1,209 @@
-"""Several models share a queue: batches of one model each, in an order that counts seconds."""
+"""Several models share a queue: batches of one model each, in an order that counts seconds, none waits for a load."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from packbert.model_export.artifact.batch import Tokens
-from packbert.service.errors import DeadlineExceeded, Unavailable
+from packbert.service.errors import DeadlineExceeded, Overloaded, Unavailable
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import FIRST_MODEL, ModelCost, Request
+from packbert.service.scheduling.request import Chunk, QueuedModel, Request
 from packbert.service.scheduling.watchdog import Watchdog
-from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
-from tests.service.scheduling.serving import submit
+from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, played, settle
+from tests.service.scheduling.serving import ask, is_empty, numbers, outcomes
+from tests.service.scheduling.simulation import tokens_of
 
 
 class TwoModels:
-    """The batchers of two models on one device."""
+    """The batchers of two models on one device. `loads`: how often the second one was to be loaded."""
 
-    def __init__(self, time: FakeTime, queue: RequestQueue, cost: ModelCost, *, seconds_per_token: float = 0.0) -> None:
-        self.runners = FakeRunner(held=True), FakeRunner(held=True, seconds_per_token=seconds_per_token)
+    def __init__(self, time: FakeTime, queue: RequestQueue | None = None, model: QueuedModel | None = None) -> None:
+        self.runners = FakeRunner(held=True), FakeRunner(held=True)
+        self.queue, self.loads = queue or make_queue(token_budget=64), 0
         watchdog = Watchdog(time.clock)
         self.first, self.second = (
-            Batcher(run=runner.run, queue=queue, clock=time.clock, watchdog=watchdog, model=model)
-            for runner, model in zip(self.runners, (FIRST_MODEL, cost), strict=True)
+            Batcher(run=runner.run, queue=self.queue, clock=time.clock, watchdog=watchdog, model=one, load=self.load)
+            for runner, one in zip(self.runners, (QueuedModel(), model or QueuedModel()), strict=True)
         )
-        self.second.dispatcher = self.first.dispatcher
+        self.second.share(self.first.dispatcher)
+
+    def load(self) -> None:
+        self.loads += 1
 
     async def __aenter__(self) -> "TwoModels":
         self._serving = asyncio.create_task(self.first.serve())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.first.fail_all("the end")
-        self.second.fail_all("the end")
+        self.run()
+        for one in (self.first, self.second):
+            one.fail_all("the end")
         await settle()
-        self._serving.cancel()
+        assert adds_up(self.first)
+        assert adds_up(self.second)
+        assert is_empty(self.queue)
+        await self._serving
 
-    def submit(self, model: Batcher, number: int, length: int = 4) -> "asyncio.Task[list[int]]":
-        async def rows() -> list[int]:
-            request = await submit(model, [sequence(number, length)], timeout_seconds=60)
-            return [int(row["cls"][0]) for row in request.rows]
-
-        return asyncio.create_task(rows())
-
-    def release(self) -> None:
-        for runner in self.runners:
+    def run(self, *seconds_per_token: float) -> None:
+        """The batches of both models end from now on."""
+        for runner, seconds in zip(self.runners, seconds_per_token or (0.0, 0.0), strict=True):
+            runner.seconds_per_token = seconds
             runner.release()
 
 
-def submit_all(model: Batcher, work: list[Tokens]) -> "asyncio.Task[Request]":
-    return asyncio.create_task(submit(model, work, timeout_seconds=600))
+@played
+async def test_a_batch_has_sequences_of_one_model_and_each_request_the_rows_of_its_own(time: FakeTime) -> None:
+    async with TwoModels(time) as models:
+        asked = [ask(models.second if i % 2 else models.first, i) for i in range(12)]
+        await settle()
+        models.run()
+        assert await outcomes(*asked) == [[i] for i in range(12)]
+        assert [sorted(one.ran) for one in models.runners] == [[*range(0, 12, 2)], [*range(1, 12, 2)]]
+        assert sum(len(one.batches) for one in models.runners) <= 4
+        assert [one.counts.answered for one in (models.first, models.second)] == [6, 6]
 
 
-def test_a_batch_has_sequences_of_one_model_and_each_request_the_rows_of_its_own() -> None:
-    async def story(time: FakeTime) -> None:
-        async with TwoModels(time, make_queue(token_budget=64), ModelCost()) as models:
-            asked = [models.submit(models.second if i % 2 else models.first, i) for i in range(12)]
-            await settle()
-            models.release()
-            assert await asyncio.gather(*asked) == [[i] for i in range(12)]
-            first, second = (sorted(one.ran) for one in models.runners)
-            assert (first, second) == ([*range(0, 12, 2)], [*range(1, 12, 2)])
-            assert sum(len(one.batches) for one in models.runners) <= 4
-            assert [one.counts.answered for one in (models.first, models.second)] == [6, 6]
-
-    play(story)
+@played
+async def test_a_model_that_is_four_times_slower_fills_a_batch_with_a_quarter(time: FakeTime) -> None:
+    async with TwoModels(time, make_queue(token_budget=32), QueuedModel(scale=4.0, budget=16.0)) as models:
+        busy = ask(models.first, 0)
+        await settle()
+        asked = [ask(models.second, i, length=2) for i in range(1, 5)]
+        await settle()
+        assert (models.queue.tokens, models.queue.held) == (4 * 4 * 2, 4 * 2)
+        models.run()
+        assert await outcomes(busy, *asked) == [[0], [1], [2], [3], [4]]
+        assert models.runners[1].batches == [[1, 2], [3, 4]]
 
 
-def test_a_model_that_is_four_times_slower_counts_four_times_in_the_queue_and_fills_a_batch_with_a_quarter() -> None:
-    async def story(time: FakeTime) -> None:
-        async with TwoModels(time, make_queue(token_budget=32), ModelCost(scale=4.0, budget=16.0)) as models:
-            busy = models.submit(models.first, 0)
-            await settle()
-            asked = [models.submit(models.second, i, length=2) for i in range(1, 5)]
-            await settle()
-            assert models.first.queue.tokens == 4 * 4 * 2
-            models.release()
-            await asyncio.gather(busy, *asked)
-            assert models.runners[1].batches == [[1, 2], [3, 4]]
-
-    play(story)
+@played
+async def test_the_smaller_of_two_requests_in_seconds_ends_first_though_it_has_as_many_tokens(time: FakeTime) -> None:
+    queue = make_queue(token_budget=10, max_tokens=10_000, tokens_per_second=10.0)
+    async with TwoModels(time, queue, QueuedModel(scale=5.0)) as models:
+        models.run(0.1, 0.5)
+        slow = ask(models.second, *[1] * 10, length=2)  # 20 tokens: 10 s
+        fast = ask(models.first, *[2] * 4, length=5)  # 20 tokens: 2 s
+        assert numbers(await fast) == [2] * 4
+        assert time.now < 5.0
+        assert not slow.done()
+        await slow
 
 
-def test_the_smaller_of_two_requests_in_seconds_ends_first_though_it_has_as_many_tokens() -> None:
-    async def story(time: FakeTime) -> None:
-        queue = make_queue(token_budget=10, max_tokens=10_000, tokens_per_second=10.0)
-        async with TwoModels(time, queue, ModelCost(scale=5.0), seconds_per_token=0.5) as models:
-            models.runners[0].seconds_per_token = 0.1
-            models.release()
-            slow = submit_all(models.second, [sequence(1, 2) for _ in range(10)])  # 20 tokens: 10 s
-            fast = submit_all(models.first, [sequence(2, 5) for _ in range(4)])  # 20 tokens: 2 s
-            await asyncio.wait((slow, fast), return_when=asyncio.FIRST_COMPLETED)
-            assert fast.done()  # it comes first, although it arrived later
-            assert time.now < 5.0
-            await slow
+@pytest.mark.parametrize("window", [64, 2**62])
+def test_beside_a_faster_default_model_a_slow_one_is_admitted_as_if_alone(window: int) -> None:
+    """The default model is eleven times faster: a token of the slow one costs eleven of its tokens."""
+    for tokens, patience in ((3000, 1e9), (3000, 30.0), (10, 1e9), (300, 60.0)):
+        ends = []
+        for scale in (1, 11):
+            queue = make_queue(
+                token_budget=32 * scale, max_tokens=1000, max_wait_seconds=10.0, tokens_per_second=100.0 * scale
+            )
+            model = QueuedModel(scale=scale, budget=32.0 * scale, window=window)
+            ends.append([outcome(queue, model, tokens, patience) for _ in range(200)])
+        assert ends[0] == ends[1]
+        assert ends[0][0] == "admitted" != ends[0][-1]
 
-    play(story)
+
+def outcome(queue: RequestQueue, model: QueuedModel, tokens: int, patience: float) -> str:
+    request = Request(arrived=0.0, deadline=patience, tokens=tokens, model=model)
+    try:
+        queue.admit(request)
+    except Overloaded as refusal:
+        return refusal.message
+    queue.add(request, Chunk([tokens_of(10)], left=tokens - 10))
+    return "admitted"
 
 
-def test_a_suspended_model_refuses_its_own_requests_alone() -> None:
-    async def story(time: FakeTime) -> None:
-        async with TwoModels(time, make_queue(), ModelCost()) as models:
-            lost, kept = models.submit(models.second, 1), models.submit(models.first, 2)
-            await settle()
-            models.second.suspend("it is wrong")
-            models.release()
-            assert await kept == [2]
+@played
+async def test_a_suspended_model_refuses_its_own_requests_alone(time: FakeTime) -> None:
+    async with TwoModels(time) as models:
+        lost, kept = ask(models.second, 1), ask(models.first, 2)
+        await settle()
+        models.second.suspend("it is wrong")
+        models.run()
+        assert await kept
+        for asked in (lost, ask(models.second, 3)):
             with pytest.raises(Unavailable, match="it is wrong"):
-                await lost
-            with pytest.raises(Unavailable, match="it is wrong"):
-                await models.submit(models.second, 3)
-            assert await models.submit(models.first, 4) == [4]
-
-    play(story)
+                await asked
+        assert numbers(await ask(models.first, 4)) == [4]
 
 
-def test_a_model_that_cannot_be_loaded_is_tried_again_by_the_canary_alone() -> None:
-    async def story(time: FakeTime) -> None:
-        async with TwoModels(time, make_queue(), ModelCost()) as models:
-            tries, second = 0, models.second
-
-            async def enter(*_: object) -> bool:
-                nonlocal tries
-                tries += 1
-                if tries == 1:
-                    raise OSError("no such file")
-                return True
-
-            second.enter = enter
-            models.release()
-            for number in range(3):
-                with pytest.raises(Unavailable, match="the model cannot be loaded: no such file"):
-                    await models.submit(second, number)
-            assert tries == 1
-            await second.submit_exclusive([sequence(0)], timeout_seconds=60)
-            assert tries == 2
-            assert await models.submit(models.first, 1) == [1]
-
-    play(story)
+@played
+async def test_a_model_is_served_while_another_is_loaded_once_for_all_that_wait(time: FakeTime) -> None:
+    async with TwoModels(time) as models:
+        models.run(0.01, 0.01)
+        await models.second.hold()
+        cold = [ask(models.second, n) for n in range(5)]
+        for n in range(20):
+            began = time.now
+            assert numbers(await ask(models.first, n)) == [n]
+            assert time.now - began == pytest.approx(0.04)
+        cold.append(ask(models.second, 5))
+        await settle()
+        assert (models.loads, models.runners[1].batches, models.queue.tokens) == (1, [], 0)
+        models.second.release()
+        assert await outcomes(*cold) == [[n] for n in range(6)]
+        assert models.loads == 1
 
 
-def test_the_deadline_of_a_request_holds_while_its_model_loads() -> None:
-    async def story(time: FakeTime) -> None:
-        async with TwoModels(time, make_queue(), ModelCost()) as models:
-            second, loaded = models.second, asyncio.Event()
+@played
+async def test_a_model_is_put_out_when_its_batch_has_ended_and_a_loaded_one_has_run_one(time: FakeTime) -> None:
+    async with TwoModels(time) as models:
+        second, (_, runner) = models.second, models.runners
+        running = ask(second, 1)
+        await settle()
+        holding, waiting = asyncio.create_task(second.hold()), ask(second, 2)
+        await settle()
+        assert not holding.done()
+        models.run()
+        await holding
+        assert await outcomes(running) == [[1]]
+        await settle()
+        assert (runner.batches, models.loads) == ([[1]], 1)
+        runner.hold()
+        second.release()
+        holding = asyncio.create_task(second.hold())  # for another model, before it has run anything
+        await settle()
+        assert (runner.batches, holding.done()) == ([[1], [2]], False)
+        runner.release()
+        assert await outcomes(waiting) == [[2]]
+        await holding
+        cold = ask(second, 3)
+        await settle()
+        assert runner.batches == [[1], [2]]
+        cold.cancel()
 
-            async def enter(is_use: bool, is_wanted: Callable[[], bool]) -> bool:  # noqa: ARG001 - as Device.enter
-                return await loaded.wait()
 
-            second.enter = enter
-            models.release()
-            patient = models.submit(second, 1)
-            with pytest.raises(DeadlineExceeded, match=r"after 2\.000 s .* and the model was loading"):
-                await submit(second, [sequence(2)], timeout_seconds=2)
-            assert time.now == 2.0
-            loaded.set()
-            assert await patient == [1]
-            assert models.runners[1].ran == {1: 1}
+@played
+async def test_a_failed_load_fails_the_requests_that_wait_and_the_canary_tries_again(time: FakeTime) -> None:
+    async with TwoModels(time) as models:
+        models.run()
+        second = models.second
+        await second.hold()
+        lost = [ask(second, n) for n in range(3)]
+        await settle()
+        second.suspend("the model cannot be loaded: no such file", all_requests=True)
+        for asked in (*lost, ask(second, 3)):
+            with pytest.raises(Unavailable, match="no such file"):
+                await asked
+        canary = asyncio.create_task(second.submit_exclusive([tokens_of(4)], timeout_seconds=60))
+        await settle()
+        assert models.loads == 2
+        second.release()
+        assert await canary
+        second.suspend("")
+        assert await outcomes(ask(second, 1), ask(models.first, 2)) == [[1], [2]]
 
-    play(story)
+
+@played
+async def test_the_deadline_of_a_request_holds_while_its_model_loads(time: FakeTime) -> None:
+    async with TwoModels(time) as models:
+        models.run()
+        await models.second.hold()
+        patient = ask(models.second, 1)
+        with pytest.raises(DeadlineExceeded, match=r"after 2\.000 s .* and the model was loading"):
+            await ask(models.second, 2, timeout=2.0)
+        assert time.now == 2.0
+        models.second.release()
+        assert numbers(await patient) == [1]
+        assert models.runners[1].ran == {1: 1}

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packbert.service.scheduling.request import FIRST_MODEL, QueuedModel
 from tests.service.fakes import make_queue
-from tests.service.scheduling.simulation import FOREVER, Arrival, Simulation, poisson
+from tests.service.scheduling.serving import is_empty
+from tests.service.scheduling.simulation import Arrival, Simulation, poisson
 
 RATE, BUDGET, LIMIT = 6000.0, 128, 10.0
 BATCH = 2 * BUDGET / RATE  # the batch in progress and the last one of the request, in seconds
@@ -157,7 +159,7 @@ def test_clients_in_a_closed_loop_are_not_refused_while_the_queue_drains_in_half
 
 
 requests = st.lists(
-    st.tuples(st.floats(0, 3), st.lists(st.integers(1, 8), min_size=1, max_size=60), st.integers(0, 20)),
+    st.tuples(st.floats(0, 3), st.lists(st.integers(1, 8), min_size=1, max_size=60), st.sampled_from([10**9, 64, 128])),
     min_size=1,
     max_size=25,
 )
@@ -168,11 +170,11 @@ FILL = 64 / 57  # of a batch of 64 at least 57 tokens are used, where no text is
 def test_no_later_request_of_its_own_size_or_more_delays_a_request_beyond_its_promise(
     before: list[tuple[float, list[int], int]], later: list[tuple[float, list[int], int]], lengths: list[int]
 ) -> None:
-    """Some of the others bring their sequences in parts, and expect rather too many tokens."""
+    """Some of the others are sent in chunks, and rather too many tokens are expected of them."""
     device = Simulation(make_queue(token_budget=64, max_tokens=10**6, tokens_per_second=100.0), 100.0)
     ours = Arrival(3.0, lengths, asks=True)
-    others = [Arrival(at, lengths, part=part, expected=1.2) for at, lengths, part in before]
-    others += [Arrival(3.0 + at, lengths + one, part=part) for at, one, part in later]
+    others = [Arrival(at, lengths, chunk=chunk, error=0.2) for at, lengths, chunk in before]
+    others += [Arrival(3.0 + at, lengths + one, chunk=chunk) for at, one, chunk in later]
     device.run([*others, ours])
     assert ours.promised is not None
     assert ours.seconds <= FILL * (ours.promised + ours.size / 100) + 2 * 64 / 100
@@ -202,18 +204,20 @@ def shared_equally(arrivals: Sequence[Arrival], rate: float) -> dict[Arrival, fl
     return ends
 
 
-@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60), st.integers(0, 8)), min_size=1, max_size=30))
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60), st.sampled_from([10**9, 4, 8])), min_size=1, max_size=30)
+)
 def test_no_request_starves_each_ends_no_later_than_if_all_shared_the_device_equally(
     found: list[tuple[float, int, int]],
 ) -> None:
-    """But for those that bring their sequences late."""
-    arrivals = [Arrival(at, [1] * size, part=part) for at, size, part in found]
+    """Chunks of a batch or more come in time."""
+    arrivals = [Arrival(at, [1] * size, chunk=chunk) for at, size, chunk in found]
     ends = shared_equally(arrivals, 10.0)
     queue = make_queue(token_budget=4, max_tokens=10**6, max_wait_seconds=1e9, tokens_per_second=10.0)
     Simulation(queue, 10.0).run(arrivals)
     for one in arrivals:
         assert one.ended is not None
-        assert one.part or one.ended <= ends[one] + 3 * 4 / 10
+        assert one.ended <= ends[one] + 3 * 4 / 10
 
 
 @given(
@@ -223,23 +227,23 @@ def test_no_request_starves_each_ends_no_later_than_if_all_shared_the_device_equ
             at=st.floats(0, 20),
             lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12),
             patience=st.floats(0.1, 30),
-            part=st.integers(0, 3),
-            expected=st.sampled_from([0.0, 0.5, 1.0, 1.1]),
+            chunk=st.sampled_from([10**9, 20, 64]),
+            error=st.sampled_from([-1.0, -0.5, 0.0, 1.0]),
+            model=st.sampled_from([FIRST_MODEL, QueuedModel(window=64), QueuedModel(scale=3.0, budget=30.0)]),
         ),
         min_size=1,
         max_size=40,
     )
 )
-def test_every_admitted_request_ends_or_expires_and_the_tokens_add_up(
-    arrivals: list[Arrival],
-) -> None:
+def test_every_admitted_request_ends_or_expires_and_the_tokens_add_up(arrivals: list[Arrival]) -> None:
     queue = make_queue(token_budget=64, max_tokens=800, max_wait_seconds=3.0, tokens_per_second=100.0)
     device = Simulation(queue, 100.0)
     device.run(arrivals)
     for one in arrivals:
         assert [one.retry_at is not None, one.ended is not None, one.expired].count(True) == 1
-    assert (queue.tokens, queue.reserved, queue.oldest, device.requests) == (0, 0, None, {})
-    assert FOREVER > device.busy_seconds * 100.0 >= sum(one.size for one in arrivals if one.ended) - 1e-6
+    assert is_empty(queue)
+    assert device.requests == {}
+    assert device.busy_seconds * 100.0 >= sum(one.size for one in arrivals if one.ended) - 1e-6
 
 
 @pytest.mark.parametrize("rate", [0.5 * RATE, RATE, 5 * RATE])

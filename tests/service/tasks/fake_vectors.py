@@ -1,37 +1,111 @@
-"""Tasks over a queue that answers at once: the vector of a text is the number of times that it has each token."""
+"""Tasks over a model that counts: the vector of a text is the number of times that it has each token."""
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
 
 import numpy as np
 
-from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.artifact import Artifact
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.request import Chunk, QueuedModel
+from packbert.service.scheduling.watchdog import Clock, RequestCounts
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import Limits, Tasks
-from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.defaults import embedding_defaults, scorer
+from packbert.service.tasks.flow import Limits, Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.service.fakes import WholeQueue
+from tests.service.fakes import InstantQueue, adds_up, make_queue
+
+WIDTH = 32  # of the golden BERT's vectors
 
 
-class CountingQueue(WholeQueue):
-    def __init__(self, width: int) -> None:
-        self._width = width
+def make_row(tokens: Tokens) -> Row:
+    """Vectors that count tokens; of every mask the same logits; attention of equal parts."""
+    count, masks = np.bincount(tokens.ids % WIDTH, minlength=WIDTH).astype(np.float32), len(tokens.masks)
+    rows: Row = {
+        "target_logits": np.zeros(masks * len(tokens.targets), np.float32),
+        "top_logits": np.zeros((masks, tokens.top_k), np.float32),
+        "top_ids": np.tile(np.arange(10, 10 + tokens.top_k), (masks, 1)),
+        "log_sum_exp": np.ones((masks, 1), np.float32),
+        "attention_mean": np.full(len(tokens.layers) * len(tokens) ** 2, 1 / len(tokens), np.float32),
+    }
+    return {name: rows.get(name, count[None]) for name in tokens.outputs}
 
-    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:  # noqa: ARG002
-        counts = [np.bincount(tokens.ids % self._width, minlength=self._width).astype(np.float32) for tokens in work]
-        return [dict.fromkeys(tokens.outputs, count[None]) for tokens, count in zip(work, counts, strict=True)]
+
+class CountingModel:
+    """Fails a sequence with the token `poison`; ends no run while `free` is not set."""
+
+    def __init__(self, *, held: bool) -> None:
+        self.poison = -1
+        self.ran: list[int] = []  # tokens of each batch
+        self.free = asyncio.Event()
+        if not held:
+            self.free.set()
+
+    async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:  # noqa: ARG002
+        size = sum(map(len, sequences))
+        self.ran.append(size)
+        await self.free.wait()
+        if any(self.poison in one.ids for one in sequences):
+            raise RuntimeError("the run failed")
+        batch = Batch(feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences)
+        return [make_row(one) for one in sequences], batch
 
 
-def tasks_with_vectors(artifact: Artifact, **fields: Any) -> Tasks:
-    """The tasks of the artifact, with its tokenizer and without its model."""
-    tokenizer = Tokenizer(artifact, max_characters=1000)
-    tokenizer.open()
+class CountingQueue(InstantQueue):
+    def answer(self, chunk: Chunk[Any]) -> list[Row]:
+        return [make_row(one) for one in chunk.work]
+
+
+def make_tasks(tokenizer: Tokenizer, queue: Any, *, max_inputs: int = 100, **fields: Any) -> Tasks:
+    artifact = tokenizer.artifact
     return Tasks(
         manifest=artifact.manifest,
         tokenizer=tokenizer,
-        queue=CountingQueue(artifact.manifest.sizes["hidden"]),
-        limits=Limits(max_inputs=100, truncate=False),
+        queue=cast(Batcher, queue),
+        limits=Limits(max_inputs=max_inputs, truncate=False),
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
-        **fields,
+        **{"scorer": scorer(artifact.manifest, by_cosine=False)} | fields,
     )
+
+
+def tasks_with_vectors(artifact: Artifact, **fields: Any) -> Tasks:
+    """The tasks of the artifact, with its tokenizer, over a queue that answers at once."""
+    tokenizer = Tokenizer(artifact, max_characters=1000)
+    tokenizer.open()
+    return make_tasks(tokenizer, CountingQueue(), **fields)
+
+
+Story = Callable[[Tasks, Batcher, CountingModel], Coroutine[Any, Any, None]]
+
+
+async def play(
+    tokenizer: Tokenizer,
+    story: Story,
+    *,
+    held: bool = False,
+    budget: int = 512,
+    window: int = 1024,
+    max_tokens: int = 10**6,
+    rate: float = 1e9,
+    clock: Clock = time.monotonic,
+) -> RequestCounts:
+    """The counts of a batcher that serves the story, when nothing is left in it."""
+    model, queue = (
+        CountingModel(held=held),
+        make_queue(token_budget=budget, max_tokens=max_tokens, tokens_per_second=rate),
+    )
+    batcher = Batcher(run=model.run, queue=queue, clock=clock, model=QueuedModel(window=window))
+    tasks = make_tasks(tokenizer, batcher, max_inputs=2048)
+    serving = asyncio.create_task(batcher.serve())
+    await story(tasks, batcher, model)
+    model.free.set()
+    batcher.close("closed")
+    await serving
+    assert adds_up(batcher)
+    assert (batcher.counts.in_flight, queue.tokens, queue.held, queue.expected) == (0, 0, 0, 0)
+    assert (tokenizer.turns.requests, tokenizer.turns.characters) == (0, 0)
+    assert not tasks.alone.locked()
+    return batcher.counts

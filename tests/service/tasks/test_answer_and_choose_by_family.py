@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from packbert.service.tasks.answer import AnswerRequest, answer
-from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.choose import ChooseRequest, choose
+from packbert.service.tasks.flow import Tasks, answer_request
 from tests.export.goldens import NAMES, Artifact, answers
 from tests.service.in_process import ask_engine
 
@@ -48,7 +48,7 @@ def test_answers_and_their_places_are_those_of_the_pipeline(
     name: str, ask: Callable[[str, str, Question], Any]
 ) -> None:
     async def question(tasks: Tasks) -> Any:
-        return await asyncio.gather(*(answer(tasks, request) for request in requests(name)))
+        return await asyncio.gather(*(answer_request(tasks, answer, request) for request in requests(name)))
 
     results = ask(name, "fp32", question)
     for result, case in zip(results, answers(name)["answer"], strict=True):
@@ -64,9 +64,9 @@ def test_scores_of_choices_are_the_softmax_of_transformers_logits(
 
     async def question(tasks: Tasks) -> Any:
         bodies = [{"prompt": case["prompt"], "choices": case["choices"]} for case in cases]
-        alone = [choose(tasks, ChooseRequest.model_validate(body)) for body in bodies]
-        together = choose(tasks, ChooseRequest.model_validate({"inputs": bodies}))
-        return [result.value for result in await asyncio.gather(*alone, together)]
+        asked = [ChooseRequest.model_validate(body) for body in (*bodies, {"inputs": bodies})]
+        results = await asyncio.gather(*(answer_request(tasks, choose, one) for one in asked))
+        return [result.value for result in results]
 
     *alone, together = ask(name, "fp32", question)
     assert alone == together

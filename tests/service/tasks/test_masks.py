@@ -1,18 +1,21 @@
-"""The bounds of what /fill-mask and /score may cost, and the passes of whole words, without a model."""
+"""/fill-mask: targets, what it and /score may cost, and the passes of whole words."""
 
 import asyncio
 import math
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import Row
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, AnswerSize
+from packbert.service.tasks.flow import Tasks
 from packbert.service.tasks.passes import Plan, _passes, _scores, check_cost, check_fit, word_score
+from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
 from tests.service.tasks.fake_vectors import tasks_with_vectors
 
@@ -48,18 +51,16 @@ def test_a_text_with_a_mask_for_each_piece_may_be_as_long_as_the_model_takes(tas
         check_fit(tasks, most - 1, 3, 0)
 
 
-def test_the_size_of_an_answer_is_that_of_its_candidates_each_with_its_text() -> None:
+def test_an_answer_is_refused_where_its_candidates_with_their_texts_are_too_large(tasks: Tasks) -> None:
     for joint, masks in ((False, 2), (True, 1)):
-        answer = AnswerSize(10, joint=joint)
-        answer.add([text_of(1, 4), text_of(2, 3, length=100)])
+        answer = AnswerSize(tasks, 10, joint=joint)
+        for text in (text_of(1, 4), text_of(2, 3, length=100)):  # chunks
+            answer.check(TextChunk([text], [0]))
         assert answer.tokens == masks * 10 * (MIN_CANDIDATE_TOKENS + 100)
-
-
-def test_an_answer_is_refused_where_it_is_larger_than_the_bound() -> None:
-    text = text_of(1, length=100)
-    AnswerSize(MAX_ANSWER_TOKENS // 100).add([text])
+    chunk = TextChunk([text_of(1, length=100)], [0])
+    AnswerSize(tasks, MAX_ANSWER_TOKENS // 100).check(chunk)
     with pytest.raises(TooLarge, match="lower top_k or split the request"):
-        AnswerSize(MAX_ANSWER_TOKENS // 100 + 1).add([text])
+        AnswerSize(tasks, MAX_ANSWER_TOKENS // 100 + 1).check(chunk)
 
 
 def test_a_target_of_several_pieces_takes_the_place_and_the_segment_of_its_mask() -> None:
@@ -94,3 +95,43 @@ def test_the_score_of_a_word_is_the_geometric_mean_over_its_pieces() -> None:
     assert scores == {(0, (5,)): -3.0, (0, (7, 8)): -3.0}
     assert word_score((7, 8), -3.0) == math.exp(-1.5)
     assert word_score((5,), -3.0) == math.exp(-3.0)
+
+
+def fill(server: httpx.Client, **body: Any) -> Any:
+    return server.post("/fill-mask", json=body).json()
+
+
+def test_an_answer_of_few_targets_is_small_whatever_top_k(server: httpx.Client) -> None:
+    body = {"inputs": ["[MASK] " * 130] * 3, "top_k": 170}
+    assert server.post("/fill-mask", json=body).status_code == 413
+    assert server.post("/fill-mask", json=body | {"targets": ["cat"]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "fault"),
+    [
+        ("北龍", "the target '北龍' is not in the vocabulary (北, [UNK])"),
+        ("龍" * 30, f"... is not in the vocabulary ({', '.join(['[UNK]'] * 10)}, ...)"),
+    ],
+)
+def test_a_target_with_an_unknown_piece_is_refused_unless_its_first_piece_is_asked_for(
+    server: httpx.Client, target: str, fault: str
+) -> None:
+    refused = fill(server, inputs="the [MASK] is big", parameters={"targets": ["dog", target], "first_piece": False})
+    assert refused["code"] == "targets"
+    assert fault.removeprefix("...") in refused["error"]
+    assert '"first_piece": true' in refused["error"]
+    found = fill(server, inputs="the [MASK] is big", targets=["dog", target], first_piece=True)
+    assert {one["target"] for one in found} == {"dog", target}.difference([" "])
+
+
+def test_two_targets_with_one_first_piece_are_one_candidate_with_the_name_of_the_first(server: httpx.Client) -> None:
+    (one,) = fill(server, inputs="the [MASK] is big", targets=["unaffable", "un"], first_piece=True)
+    assert (one["token_str"], one["target"]) == ("un", "unaffable")
+
+
+def test_padding_as_a_candidate_is_left_out_of_the_sequence(server: httpx.Client) -> None:
+    vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
+    first, _ = fill(server, inputs="the [MASK] is [MASK]", top_k=vocabulary)
+    (padding,) = (one for one in first if one["token_str"] == "[PAD]")
+    assert padding["sequence"] == "[CLS] the is [MASK] [SEP]"

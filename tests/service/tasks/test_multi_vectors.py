@@ -1,6 +1,8 @@
 """Vectors of tokens, MaxSim and weights of words are those of ColBERT's, PyLate's and FlagEmbedding's own code."""
 
-from collections.abc import Callable
+import asyncio
+import weakref
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import Invalid, NoSuchHead, TooLarge
 from packbert.service.tasks import max_sim
-from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.embed import embed_texts
+from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest, RerankFields, TruncationFields
 from packbert.service.tasks.pairs import rerank, score_pairs
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
@@ -26,6 +29,8 @@ from tests import multi_vectors
 from tests.e2e.test_neighbours import equal
 from tests.export.goldens import Artifact
 from tests.service.in_process import ask_engine
+from tests.service.tasks import fake_vectors
+from tests.service.tokenization.reading import encode
 
 TOLERANCE = {"fp32": 1e-5, "int8": 0.3}  # int8: as for single channels of these small models
 CASES = [(name, precision) for name in multi_vectors.NAMES for precision in TOLERANCE]
@@ -50,6 +55,16 @@ def run(artifact: Path, question: Callable[[Tasks], Any]) -> Any:
     return ask_engine(artifact, question, truncate=True, max_wait_seconds=1000.0)
 
 
+def rank(tasks: Tasks, query: str, documents: list[str], **fields: Any) -> Coroutine[Any, Any, TaskResult]:
+    return answer_request(tasks, partial(rerank, texts=documents), RerankFields(query=query, **fields))
+
+
+def score(tasks: Tasks, queries: list[str], documents: list[str]) -> Coroutine[Any, Any, TaskResult]:
+    return answer_request(
+        tasks, lambda tasks, fields: score_pairs(tasks, queries, documents, fields, raw=False), TruncationFields()
+    )
+
+
 @pytest.mark.parametrize(("name", "precision"), CASES)
 def test_vectors_of_queries_and_documents_are_the_authors(
     name: str, precision: str, artifact: Callable[[str, str], Path]
@@ -57,15 +72,11 @@ def test_vectors_of_queries_and_documents_are_the_authors(
     found = multi_vectors.answers(name)
 
     async def question(tasks: Tasks) -> Any:
-        return [
-            (
-                await embed_any(
-                    tasks,
-                    EmbedRequest(inputs=[one["text"] for one in found[side]], pooling="multi", prompt_name=prompt),
-                )
-            ).value
+        asked = [
+            EmbedRequest(inputs=[one["text"] for one in found[side]], pooling="multi", prompt_name=prompt)
             for side, prompt in (("queries", "query"), ("documents", None))
         ]
+        return [(await answer_request(tasks, embed_any, one)).value for one in asked]
 
     for side, answers in zip(("queries", "documents"), run(artifact(name, precision), question), strict=True):
         for got, one in zip(answers, found[side], strict=True):
@@ -85,10 +96,9 @@ def test_rerank_scores_documents_by_max_sim_with_the_same_bits_alone_and_in_comp
     async def question(tasks: Tasks) -> Any:
         whole, alone = [], []
         for query in queries:
-            fields = RerankFields(query=query)
-            whole.append((await rerank(tasks, fields, documents)).value)
-            alone.append([(await rerank(tasks, fields, [one])).value[0] for one in documents])
-        pairs = await score_pairs(tasks, queries, documents[:4], TruncationFields(), raw=False)
+            whole.append((await rank(tasks, query, documents)).value)
+            alone.append([(await rank(tasks, query, [one])).value[0] for one in documents])
+        pairs = await score(tasks, queries, documents[:4])
         return np.array(whole), np.array(alone), pairs.value
 
     whole, alone, pairs = run(artifact(name, precision), question)
@@ -104,7 +114,7 @@ def test_rerank_scores_documents_by_max_sim_with_the_same_bits_alone_and_in_comp
 def test_weights_of_words_are_those_of_bge_m3(precision: str, artifact: Callable[[str, str], Path]) -> None:
     cases = multi_vectors.answers("bge-m3")["sparse"]
     request = EmbedSparseRequest(inputs=[one["text"] for one in cases])
-    result = run(artifact("bge-m3", precision), lambda tasks: embed_sparse(tasks, request))
+    result = run(artifact("bge-m3", precision), lambda tasks: answer_request(tasks, embed_sparse, request))
     for got, one in zip(result.value, cases, strict=True):
         want = {int(index): weight for index, weight in one["weights"].items()}
         weights = {weight["index"]: weight["value"] for weight in got}
@@ -127,8 +137,11 @@ def test_a_query_that_is_filled_up_has_the_same_bits_alone_and_beside_other_text
     work = [
         one
         for side, key in (("query", "queries"), ("document", "documents"))
-        for one in tokenizer.encode_sync(
-            [answer["text"] for answer in found[key]], EncodeOptions(outputs=outputs, side=sides[side]), "right"
+        for one in encode(
+            tokenizer,
+            [answer["text"] for answer in found[key]],
+            EncodeOptions(outputs=outputs, side=sides[side]),
+            "right",
         )
     ]
     assert any(one.unattended for one in work) == (name != "bge-m3")
@@ -147,27 +160,55 @@ def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
 ) -> None:
     texts = [f"the dog walked to river {i % 7} and {'the sun ' * (i % 20)}" for i in range(300)]
 
+    def at_most(count: int, tasks: Tasks) -> Tasks:
+        return replace(tasks, limits=replace(tasks.limits, max_inputs=count))
+
     async def question(tasks: Tasks) -> Any:
-        tasks = tasks.allowing(len(texts))
-        return await rerank(tasks, RerankFields(query="the sun"), texts)
+        return await rank(at_most(len(texts), tasks), "the sun", texts)
 
     at_once = run(artifact("stanford", "fp32"), question)
     monkeypatch.setattr(max_sim, "MAX_HELD", 12 * 2_000)
     few = run(artifact("stanford", "fp32"), question)
     assert np.array_equal(at_once.value, few.value)
     assert few.tokens == at_once.tokens == sum(map(len, few.sequences))
-
-    async def many_queries(tasks: Tasks) -> Any:
-        tasks = tasks.allowing(len(texts))
-        await score_pairs(tasks, texts, texts, TruncationFields(), raw=False)
-
     with pytest.raises(TooLarge, match="the queries have more than 2000 tokens in all: split the request"):
-        run(artifact("stanford", "fp32"), many_queries)
+        run(artifact("stanford", "fp32"), lambda tasks: score(at_most(len(texts), tasks), texts, texts))
+
+
+def test_rows_of_documents_are_let_go_of_as_they_are_scored(
+    artifact: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(max_sim, "MAX_HELD", 12 * 2_000)
+    alive, most = 0, 0  # tokens whose vectors are in memory
+
+    def make_row(tokens: Tokens) -> Row:
+        nonlocal alive, most
+        vectors = np.ones((len(tokens), 12), np.float32)
+        alive += len(tokens)
+        most = max(most, alive)
+        weakref.finalize(vectors, let_go, len(tokens))
+        return {"multi": vectors}
+
+    def let_go(count: int) -> None:
+        nonlocal alive
+        alive -= count
+
+    async def story(tasks: Tasks, *_: Any) -> None:
+        result = await rank(tasks, "the sun", ["the dog walked to the river"] * 2000)
+        assert (len(result.value), result.tokens > 15_000, result.rows) == (2000, True, [])
+
+    monkeypatch.setattr(fake_vectors, "make_row", make_row)
+    tokenizer = Tokenizer(open_artifact(artifact("stanford", "fp32")), 100_000)
+    tokenizer.open()
+    asyncio.run(fake_vectors.play(tokenizer, story))
+    tokenizer.close()
+    assert 2000 < most < 4000, "what waits for its scores, and the chunks that run"
+    assert alive == 0
 
 
 def test_an_error_of_a_rerank_names_the_document_or_the_query(artifact: Callable[[str, str], Path]) -> None:
-    async def ask(tasks: Tasks, query: str, documents: list[str]) -> None:
-        await rerank(tasks, RerankFields(query=query, truncate=False), documents)
+    def ask(tasks: Tasks, query: str, documents: list[str]) -> Any:
+        return rank(tasks, query, documents, truncate=False)
 
     with pytest.raises(Invalid) as caught:
         run(artifact("stanford", "fp32"), lambda tasks: ask(tasks, "the cat " * 20, ["a"]))
@@ -182,7 +223,7 @@ def test_an_error_of_a_rerank_names_the_document_or_the_query(artifact: Callable
 def test_a_model_without_vectors_of_tokens_says_so(exported: Callable[..., Artifact]) -> None:
     request = EmbedRequest(inputs="a", pooling="multi")
     with pytest.raises(NoSuchHead, match="this model has no multi head"):
-        run(exported("bert").root, lambda tasks: embed_any(tasks, request))
+        run(exported("bert").root, lambda tasks: answer_request(tasks, embed_any, request))
 
 
 def test_a_colbert_gives_its_vectors_of_documents_by_default_and_has_no_single_one(
@@ -194,7 +235,7 @@ def test_a_colbert_gives_its_vectors_of_documents_by_default_and_has_no_single_o
         request = EmbedRequest(inputs=[one["text"] for one in found], dimensions=6)
         with pytest.raises(Invalid, match="pooling multi gives a vector for each token: /embed has it"):
             await embed_texts(tasks, ["a"], request)
-        return await embed_any(tasks, request)
+        return await answer_request(tasks, embed_any, request)
 
     for got, one in zip(run(artifact("stanford", "fp32"), question).value, found, strict=True):
         want = np.array(one["vectors"])[:, :6]

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.artifact import open_artifact
 from packbert.service.settings import Settings, SettingsError, variables_with
 from packbert.service.tasks.defaults import describe_defaults, embedding_defaults
-from tests import sentence_transformers
 from tests.export.goldens import Artifact
 
 
@@ -66,13 +64,6 @@ def test_a_checkpoints_own_vectors_are_the_default_of_both_routes(prompts: Path)
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "prompt")
 
 
-def test_a_plain_checkpoints_default_is_the_raw_cls_vector(server: httpx.Client) -> None:
-    info = server.get("/info").json()
-    assert (info["pooling"], info["normalize"], info["prompts"]) == ("cls", False, {})
-    assert embed(server) == embed(server, pooling="cls", normalize=False)
-    assert openai(server) == embed(server, normalize=True)
-
-
 def test_the_settings_decide_otherwise_and_a_requests_field_wins(prompts: Path) -> None:
     with served(prompts, BERT_POOLING="cls", BERT_NORMALIZE="false") as client:
         info = client.get("/info").json()
@@ -84,40 +75,12 @@ def test_the_settings_decide_otherwise_and_a_requests_field_wins(prompts: Path) 
         assert embed(client, pooling="mean", normalize=True) != embed(client, normalize=True)
 
 
-def test_api_workers_leave_out_the_prompt_as_encode_does(exported: Callable[..., Artifact]) -> None:
-    answers = sentence_transformers.answers("without-prompt")
-    with served(exported("sentence-transformers/without-prompt").root, BERT_API_PROCESSES="1") as client:
-        for call in answers["calls"]:
-            body = {"inputs": answers["texts"], "truncate": True} | call["arguments"]
-            got, want = np.array(client.post("/embed", json=body).json()), np.array(call["vectors"])
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-        assert client.get("/info").json()["pooling"] == "sentence"
-
-
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_the_start_logs_the_defaults_once(prompts: Path, processes: str) -> None:
-    settings = {"BERT_ARTIFACT": str(prompts), "BERT_PORT": "0", "BERT_API_PROCESSES": processes}
-    with subprocess.Popen(
-        [sys.executable, "-m", "packbert", "serve"], stderr=subprocess.PIPE, text=True, env=variables_with(**settings)
-    ) as process:
-        assert process.stderr is not None
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if " ready: " in line:
-                break
-        process.terminate()
-        lines += process.stderr.readlines()
-    said = [line for line in lines if "/embed by default" in line]
-    assert len(said) == 1
-    assert (
-        said[0]
-        .rstrip()
-        .endswith(
-            "/embed by default: pooling mean (Pooling(mean), Normalize), unit length, prompt query; "
-            "decided by the artifact"
-        )
-    )
+def test_the_start_logs_the_defaults_once(prompts: Path) -> None:
+    with ServiceProcess({"BERT_ARTIFACT": str(prompts)}) as process:
+        said = [line for line in process.output().splitlines() if "/embed by default" in line]
+    (line,) = said
+    decided = "pooling mean (Pooling(mean), Normalize), unit length, prompt query; decided by the artifact"
+    assert line.endswith(f"/embed by default: {decided}")
 
 
 def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> None:

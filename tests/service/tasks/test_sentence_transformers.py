@@ -14,6 +14,7 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, NoSuchHead
 from packbert.service.settings import Settings
 from packbert.service.tasks.embed import embed
+from packbert.service.tasks.flow import answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from tests import sentence_transformers
 from tests.export.goldens import Artifact
@@ -29,7 +30,7 @@ def served(folder: Path, **settings: str) -> Iterator[Ask]:
     """A function that sends /embed a body and returns the vectors [inputs, dimensions]."""
     chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder), "BERT_TRUNCATE": "true"} | settings)
     with open_tasks(open_artifact(folder), chosen) as tasks:
-        yield lambda **body: asyncio.run(embed(tasks, EmbedRequest(**body))).value
+        yield lambda **body: asyncio.run(answer_request(tasks, embed, EmbedRequest(**body))).value
 
 
 def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
@@ -87,14 +88,6 @@ def test_a_left_out_prompt_that_truncation_cuts_off_leaves_no_token_out_twice(ex
     with served(exported("sentence-transformers/short-without-prompt").root) as ask:
         kept = ask(inputs=text, prompt="dog dog ", truncation_direction="left")
         np.testing.assert_allclose(kept, ask(inputs=text, prompt="dog ", truncation_direction="left"), atol=1e-6)
-
-
-def test_the_prompts_fields_are_checked(exported: Exported) -> None:
-    with served(exported("sentence-transformers/prompts").root) as ask:
-        with pytest.raises(Invalid, match="this model has no prompt 'pasage'; it has document, passage, query"):
-            ask(inputs="the cat", prompt_name="pasage")
-        with pytest.raises(Invalid, match="prompt and prompt_name are both set: send one of them"):
-            ask(inputs="the cat", prompt_name="query", prompt="a")
 
 
 def test_a_plain_checkpoint_has_no_prompts_and_no_pooling_of_its_own(bert_artifact: Path) -> None:

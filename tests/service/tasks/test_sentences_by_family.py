@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from packbert.model_export.artifact.batch import Tokens
-from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import TruncationFields
 from packbert.service.tasks.likelihood import score_sentences
-from packbert.service.tokenization.encoding import EncodeOptions
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
-from tests.service.fakes import submit
 from tests.service.in_process import ask_engine
 
 NAMES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
@@ -43,7 +40,11 @@ def ask(exported: Callable[..., Artifact]) -> Callable[..., list[TaskResult]]:
 
 
 def fill(tasks: Tasks, **body: Any) -> Any:
-    return fill_mask(tasks, FillMaskRequest.model_validate(body))
+    return answer_request(tasks, fill_mask, FillMaskRequest.model_validate(body))
+
+
+def score(tasks: Tasks, texts: list[str], variant: Any) -> Any:
+    return answer_request(tasks, lambda *_: score_sentences(tasks, texts, TruncationFields(), variant), None)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -56,7 +57,7 @@ def test_a_likelihood_has_the_log_probability_of_each_masked_token(
     results = ask(
         name,
         precision,
-        lambda tasks: [score_sentences(tasks, texts, TruncationFields(), variant) for variant in VARIANTS],
+        lambda tasks: [score(tasks, texts, variant) for variant in VARIANTS],
     )
     for result, variant in zip(results, VARIANTS, strict=True):
         assert result.tokens == sum(one["cost_tokens"] for one in cases[variant])
@@ -126,49 +127,3 @@ def test_masks_filled_together_are_those_of_a_slow_beam_search(name: str, ask: C
             }
             assert found["score"] == pytest.approx(math.exp(found["log_probability"]))
             assert sum(found["log_probabilities"]) == pytest.approx(found["log_probability"])
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
-def test_answers_of_several_passes_have_the_same_bits_alone_and_with_neighbours(
-    name: str, precision: str, exported: Callable[..., Artifact]
-) -> None:
-    found = answers(name)
-    texts = [one["text"] for one in found["score"]]
-    bodies = [{"inputs": one["inputs"], "targets": one["targets"]} for one in found["words"]]
-    bodies += [{"inputs": one["inputs"], "joint": True, "beam": one["beam"], "top_k": 2} for one in found["joint"]]
-
-    def together(tasks: Tasks) -> list[Any]:
-        scored = [score_sentences(tasks, texts, TruncationFields(), one) for one in VARIANTS]
-        return [*scored, *(fill(tasks, **body) for body in bodies)]
-
-    async def story(tasks: Tasks) -> None:
-        crowd = [result.value for result in await asyncio.gather(*together(tasks))]
-        for number, variant in enumerate(VARIANTS):
-            for text, one in zip(texts, crowd[number], strict=True):
-                alone = await score_sentences(tasks, [text], TruncationFields(), variant)
-                assert alone.value == [one]
-        for body, one in zip(bodies, crowd[2:], strict=True):
-            assert (await fill(tasks, **body)).value == one
-            if "joint" in body:
-                await check_chain(tasks, body, one)
-
-    ask_engine(exported(name, precision).root, story)
-
-
-async def check_chain(tasks: Tasks, body: dict[str, Any], candidates: list[dict[str, Any]]) -> None:
-    """Each piece's log-probability is that of a pass alone, with the pieces before it filled in."""
-    options = EncodeOptions(outputs=FILL, top_k=body["beam"], masks=True)
-    (text,) = await tasks.tokenizer.encode([body["inputs"]], options, None)
-    for one in candidates:
-        ids, still = text.ids.copy(), list(text.masks)
-        for mask in one["order"]:
-            position = text.masks[mask]
-            alone = Tokens(ids=ids.copy(), types=text.types, outputs=FILL, masks=tuple(still), top_k=body["beam"])
-            (row,) = (await submit(tasks.queue, [alone])).rows
-            at = still.index(position)
-            rank = row["top_ids"][at].tolist().index(one["tokens"][mask])
-            log = float(row["top_logits"][at, rank]) - float(row["log_sum_exp"][at, 0])
-            assert one["log_probabilities"][mask] == min(0.0, log)
-            still.remove(position)
-            ids[position] = one["tokens"][mask]

@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 
 from packbert.service.artifact import open_artifact
-from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.flow import Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
+from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
+from tests.service.tokenization.reading import encode, read_all
 
 NAMES = sorted(folder.name for folder in GOLDEN.glob("*-entities"))
 WAYS = [("own", False), ("own", True), ("all", True)]  # the answers, and `special_tokens` of the request
@@ -62,9 +63,9 @@ def test_tokens_and_decoded_texts_are_those_of_transformers(
     async def question(tasks: Tasks) -> Any:
         inputs = list(map(as_input, cases))
         asking = TokenizeRequest(inputs=inputs, details=True, special_tokens=special_tokens)
-        shown = await tokenize(tasks, asking)
+        shown = await answer_request(tasks, tokenize, asking)
         decoded = [
-            (await decode(tasks, DecodeRequest(ids=ids, skip_special_tokens=skip))).value
+            (await answer_request(tasks, decode, DecodeRequest(ids=ids, skip_special_tokens=skip))).value
             for ids in ([one["ids"] for one in cases],)
             for skip in (True, False)
         ]
@@ -90,8 +91,8 @@ def test_vectors_are_those_of_transformers(name: str, asked: str, special_tokens
     async def question(tasks: Tasks) -> Any:
         inputs: Any = [one["text"] for one in cases]
         both = {"inputs": inputs, "special_tokens": special_tokens}
-        of_tokens = await embed_all(tasks, EmbedAllRequest(**both))
-        of_texts = await embed(tasks, EmbedRequest(**both, pooling="cls", normalize=False))
+        of_tokens = await answer_request(tasks, embed_all, EmbedAllRequest(**both))
+        of_texts = await answer_request(tasks, embed, EmbedRequest(**both, pooling="cls", normalize=False))
         return list(of_tokens.value), of_texts.value
 
     of_tokens, of_texts = run(artifact, question)
@@ -109,7 +110,7 @@ def test_masks_beside_special_tokens_are_filled_as_by_transformers(
 
     async def question(tasks: Tasks) -> Any:
         request = FillMaskRequest(inputs=golden["text"], top_k=3, special_tokens=special_tokens)
-        return (await fill_mask(tasks, request)).value
+        return (await answer_request(tasks, fill_mask, request)).value
 
     found = run(artifact, question)
     assert [one["token"] for one in found] == [one["token"] for one in golden["answer"]]
@@ -140,15 +141,12 @@ def test_texts_that_are_too_long_are_cut_and_read_in_windows_as_by_transformers(
 ) -> None:
     cases = answers(name)[asked]
     how = options(special_tokens=special_tokens)
-    cut = tokenizer.encode_sync(list(map(pair_of, cases)), how, "right")
+    cut = encode(tokenizer, list(map(pair_of, cases)), how, "right")
     assert [one.ids.tolist() for one in cut] == [one["cut"] for one in cases]
     alone = [one for one in cases if "windows" in one]
     spans = options(special_tokens=special_tokens, spans=True)
     for case in alone:
-        job = tokenizer.start_windows([case["text"]], spans, stride=STRIDE, prompt=0, most=100)
-        made: list[EncodedText] = []
-        while not job.done:
-            made += job.step()
+        made, _ = read_all(tokenizer.window_reader([case["text"]], spans, stride=STRIDE, prompt=0, most=100))
         assert [one.ids.tolist() for one in made] == case["windows"]
 
 
@@ -156,9 +154,9 @@ def test_texts_that_are_too_long_are_cut_and_read_in_windows_as_by_transformers(
 def test_by_default_the_standard_special_tokens_are_text(name: str, tokenizer: Tokenizer) -> None:
     manifest = tokenizer.artifact.manifest
     for case in answers(name)["all"]:
-        (found,) = tokenizer.encode_sync([pair_of(case)], options(special_tokens=False), "right")
+        (found,) = encode(tokenizer, [pair_of(case)], options(special_tokens=False), "right")
         pair = case["text_pair"] is not None
-        (empty,) = tokenizer.encode_sync([("a", "a") if pair else "a"], options(special_tokens=False), None)
+        (empty,) = encode(tokenizer, [("a", "a") if pair else "a"], options(special_tokens=False), None)
         for role in ("cls", "sep", "mask", "pad"):
             token_id = manifest.special_tokens[role]
             assert found.ids.tolist().count(token_id) == empty.ids.tolist().count(token_id), case["text"]
@@ -170,8 +168,8 @@ def test_the_setting_is_for_requests_that_do_not_say_it(name: str, artifact: Pat
 
     async def question(tasks: Tasks) -> Any:
         return [
-            list((await tokenize(tasks, TokenizeRequest(inputs=case["text"], special_tokens=said))).value)
-            for said in (None, False)
+            list((await answer_request(tasks, tokenize, one)).value)
+            for one in (TokenizeRequest(inputs=case["text"], special_tokens=said) for said in (None, False))
         ]
 
     by_setting, refused = run(artifact, question, special_tokens=True)

@@ -5,7 +5,9 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.embed import embed, similarity
+from packbert.service.tasks.flow import Read, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest, NspRequest, RerankFields, SimilarityRequest
 from packbert.service.tasks.pairs import nsp, rerank, score_pairs
 from tests import sentence_transformers
@@ -35,6 +37,10 @@ def served(checkpoint: Path, **settings: str) -> Iterator[Tasks]:
         yield tasks
 
 
+def ask(tasks: Tasks, read: Read, request: object) -> Any:
+    return asyncio.run(answer_request(tasks, read, request)).value
+
+
 def changed(folder: Path, name: str, **keys: object) -> Path:
     shutil.copytree(GOLDEN / name, folder)
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -48,10 +54,9 @@ def test_similarities_are_those_of_the_checkpoints_function(name: str, tmp_path:
     first, *others = answers["texts"]
     with served(sentence_transformers.checkpoint(name, tmp_path / "checkpoint"), BERT_RERANK="cosine") as tasks:
         asked = SimilarityRequest.model_validate({"inputs": {"source_sentence": first, "sentences": others}})
-        found = asyncio.run(similarity(tasks, asked)).value
-        ranked = asyncio.run(rerank(tasks, RerankFields(query=first), others)).value
-        truncation = RerankFields(query=first)
-        scored = asyncio.run(score_pairs(tasks, [first], others, truncation, raw=False)).value
+        found, fields = ask(tasks, similarity, asked), RerankFields(query=first)
+        ranked = ask(tasks, partial(rerank, texts=others), fields)
+        scored = ask(tasks, lambda tasks, fields: score_pairs(tasks, [first], others, fields, raw=False), fields)
     np.testing.assert_allclose(found, answers["similarities"], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(ranked, found)
     np.testing.assert_allclose(scored, found, rtol=1e-6)
@@ -60,14 +65,13 @@ def test_similarities_are_those_of_the_checkpoints_function(name: str, tmp_path:
 def test_a_request_can_ask_for_another_length_of_truncated_vectors(tmp_path: Path) -> None:
     with served(sentence_transformers.checkpoint("truncated", tmp_path / "checkpoint")) as tasks:
 
-        def ask(**fields: object) -> np.ndarray:
-            request = EmbedRequest.model_validate({"inputs": ["The cat sat on the mat."]} | fields)
-            return np.asarray(asyncio.run(embed(tasks, request)).value)
+        def vector(**fields: object) -> Any:
+            return ask(tasks, embed, EmbedRequest.model_validate({"inputs": ["The cat sat on the mat."]} | fields))
 
-        own, scaled, whole = ask(), ask(normalize=True), ask(dimensions=32)
+        own, scaled, whole = vector(), vector(normalize=True), vector(dimensions=32)
         np.testing.assert_allclose(own, whole[:, :KEPT], atol=1e-6)
         np.testing.assert_allclose(scaled, own / np.linalg.norm(own), atol=1e-6)
-        assert ask(pooling="cls").shape == (1, 32)
+        assert vector(pooling="cls").shape == (1, 32)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_the_score_of_a_cross_encoder_is_made_by_its_stored_activation(
     with served(changed(tmp_path / "checkpoint", "distilbert-labels", **keys)) as tasks:
         texts = ["the river is cold", "a dog"]
         found, raw = (
-            asyncio.run(rerank(tasks, RerankFields(query="tea", raw_scores=one), texts)).value for one in (False, True)
+            ask(tasks, partial(rerank, texts=texts), RerankFields(query="tea", raw_scores=one)) for one in (False, True)
         )
     np.testing.assert_allclose(found, raw if is_logit else 1 / (1 + np.exp(-raw)), atol=1e-6)
 
@@ -105,6 +109,6 @@ def test_a_model_with_one_segment_takes_single_texts_and_refuses_pairs(tmp_path:
     with served(folder) as tasks:
         assert "no pairs" in tasks.manifest.assumed["single texts"]
         one = EmbedRequest(inputs="The cat sat on the mat.")
-        assert np.asarray(asyncio.run(embed(tasks, one)).value).shape == (1, 32)
+        assert ask(tasks, embed, one).shape == (1, 32)
         with pytest.raises(Invalid, match="it takes single texts"):
-            asyncio.run(nsp(tasks, NspRequest.model_validate({"inputs": [["a", "b"]]})))
+            ask(tasks, nsp, NspRequest.model_validate({"inputs": [["a", "b"]]}))

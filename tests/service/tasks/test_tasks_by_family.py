@@ -10,8 +10,8 @@ import pytest
 
 from packbert.service.errors import NoSuchHead
 from packbert.service.http.dialects.native import ROUTES
-from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import NspRequest
 from packbert.service.tasks.pairs import nsp
 from packbert.service.tasks.predict import PredictRequest, TagRequest, predict
@@ -53,7 +53,7 @@ def test_fill_mask_equals_the_pipeline(name: str, ask: Callable[[str, Ask], list
     requests = [FillMaskRequest.model_validate(body) for body in bodies]
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        return await asyncio.gather(*(fill_mask(tasks, request) for request in requests))
+        return await asyncio.gather(*(answer_request(tasks, fill_mask, request) for request in requests))
 
     same(without_targets(ask(name, question)), [case["answer"] for case in cases])
 
@@ -66,7 +66,8 @@ def test_nsp_equals_the_pair_head_and_uses_the_labels_of_its_training(
     first, second = ("in_order", "swapped") if name == "albert" else ("is_next", "not_next")
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        return [await nsp(tasks, NspRequest(inputs=[[case["text"], case["text_pair"]] for case in cases]))]
+        inputs: Any = [[case["text"], case["text_pair"]] for case in cases]
+        return [await answer_request(tasks, nsp, NspRequest(inputs=inputs))]
 
     for found, case in zip(ask(name, question)[0], cases, strict=True):
         assert list(found) == ["label", first, second]
@@ -92,9 +93,9 @@ def test_predict_equals_the_text_classification_pipeline(name: str, ask: Callabl
     batch = [[case["inputs"]] if isinstance(case["inputs"], str) else case["inputs"] for case in cases]
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        one_by_one = [predict(tasks, PredictRequest(inputs=case["inputs"])) for case in cases]
-        together = [predict(tasks, PredictRequest(inputs=batch, raw_scores=raw)) for raw in (False, True)]
-        return await asyncio.gather(*one_by_one, *together)
+        asked = [PredictRequest(inputs=case["inputs"]) for case in cases]
+        asked += [PredictRequest(inputs=batch, raw_scores=raw) for raw in (False, True)]
+        return await asyncio.gather(*(answer_request(tasks, predict, one) for one in asked))
 
     *found, scores, raw = ask(name, question)
     same(found, [case["answer"] for case in cases])
@@ -108,6 +109,6 @@ def test_tag_equals_the_token_classification_pipeline(name: str, ask: Callable[[
     requests = [TagRequest.model_validate({"inputs": case["inputs"]} | case["parameters"]) for case in cases]
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        return await asyncio.gather(*(tag(tasks, request) for request in requests))
+        return await asyncio.gather(*(answer_request(tasks, tag, request) for request in requests))
 
     same(ask(name, question), [case["answer"] for case in cases])

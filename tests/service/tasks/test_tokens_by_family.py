@@ -12,7 +12,7 @@ import pytest
 
 from packbert.model_export.export import export
 from packbert.service.errors import NoSuchHead
-from packbert.service.tasks.base import Tasks
+from packbert.service.tasks.flow import Read, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
 from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
@@ -51,10 +51,12 @@ def test_tokens_and_texts_are_those_of_transformers(name: str, exported: Callabl
     ids = [one["ids"] for one in cases]
 
     async def question(tasks: Tasks) -> Any:
-        shown = await tokenize(tasks, TokenizeRequest(inputs=texts, details=True))
-        counts = await tokenize(tasks, TokenizeRequest(inputs=texts, count=True))
-        decoded = [await decode(tasks, DecodeRequest(ids=ids, skip_special_tokens=skip)) for skip in (True, False)]
-        return shown.value, counts.value, decoded[0].value, decoded[1].value
+        asked: list[tuple[Read, Any]] = [
+            (tokenize, TokenizeRequest(inputs=texts, details=True)),
+            (tokenize, TokenizeRequest(inputs=texts, count=True)),
+        ]
+        asked += [(decode, DecodeRequest(ids=ids, skip_special_tokens=skip)) for skip in (True, False)]
+        return [(await answer_request(tasks, read, one)).value for read, one in asked]
 
     shown, counts, plain, with_special = run(exported(name).root, question)
     unknown = exported(name).manifest.special_tokens["unk"]
@@ -89,12 +91,12 @@ def test_vectors_of_tokens_and_sparse_vectors_are_those_of_transformers(
     sparse_texts = [one["text"] for one in found["sparse"]]
 
     async def question(tasks: Tasks) -> Any:
-        forced = EmbedSparseRequest(inputs=sparse_texts, force=True)
-        return await asyncio.gather(
-            embed_all(tasks, EmbedAllRequest(inputs=texts)),
-            embed_tokens(tasks, EmbedRequest(inputs=texts, pooling="none", pieces=True)),
-            embed_sparse(tasks, forced),
-        )
+        asked: list[tuple[Read, Any]] = [
+            (embed_all, EmbedAllRequest(inputs=texts)),
+            (embed_tokens, EmbedRequest(inputs=texts, pooling="none", pieces=True)),
+            (embed_sparse, EmbedSparseRequest(inputs=sparse_texts, force=True)),
+        ]
+        return await asyncio.gather(*(answer_request(tasks, read, one) for read, one in asked))
 
     vectors, with_pieces, sparse = (result.value for result in run(artifact.root, question))
     for got, one, pieces in zip(vectors, found["vectors"], with_pieces, strict=True):
@@ -130,7 +132,7 @@ def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(ac
     assert "sparse" in manifest.heads
     assert manifest.verification["sparse_max_abs_error"] < 1e-5
     request = EmbedSparseRequest(inputs=[one["text"] for one in cases])
-    result = run(tmp_path / "artifact", lambda tasks: embed_sparse(tasks, request))
+    result = run(tmp_path / "artifact", lambda tasks: answer_request(tasks, embed_sparse, request))
     for weights, one in zip(result.value, cases, strict=True):
         assert [weight["index"] for weight in weights] == one["ids"]
         np.testing.assert_allclose([weight["value"] for weight in weights], one["weights"], atol=1e-4)
@@ -141,4 +143,4 @@ def test_a_model_without_masked_language_head_says_that_it_has_no_sparse_vectors
 ) -> None:
     request = EmbedSparseRequest(inputs="a", force=True)
     with pytest.raises(NoSuchHead, match="this model has no fill_mask head: the checkpoint has no weights of a masked"):
-        run(exported("bert-labels").root, lambda tasks: embed_sparse(tasks, request))
+        run(exported("bert-labels").root, lambda tasks: answer_request(tasks, embed_sparse, request))

@@ -1,6 +1,5 @@
 """`long: "windows"`: the answers of a slow reference, transformers window by window; counts; what is refused."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -11,14 +10,13 @@ import httpx
 import numpy as np
 import pytest
 
-from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.embed import embed
+from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.predict import PredictRequest, predict
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
-from tests.service.tasks.test_tokens_by_family import run
 
 FOLDER = GOLDEN / "windows"
 TEXTS: list[str] = json.loads((FOLDER / "texts.json").read_text("utf-8"))
@@ -40,11 +38,11 @@ def stride_of(case: dict[str, Any]) -> dict[str, Any]:
 
 
 async def ask_vector(tasks: Tasks, text: str, **fields: Any) -> TaskResult:
-    return await embed(tasks, EmbedRequest(inputs=text, **fields))
+    return await answer_request(tasks, embed, EmbedRequest(inputs=text, **fields))
 
 
 async def ask_labels(tasks: Tasks, text: str, **fields: Any) -> TaskResult:
-    return await predict(tasks, PredictRequest(inputs=text, **fields))
+    return await answer_request(tasks, predict, PredictRequest(inputs=text, **fields))
 
 
 def chosen(family: str, precision: str) -> list[dict[str, Any]]:
@@ -89,21 +87,6 @@ def test_labels_are_the_mean_or_the_largest_of_the_reference(
         assert [one["score"] for one in result.value] == sorted(found.values(), reverse=True)
 
 
-@pytest.mark.parametrize(("family", "precision"), [("bert", "fp32"), ("roberta", "int8")])
-def test_answers_in_company_are_the_same_to_the_bit(
-    family: str, precision: str, exported: Callable[..., Artifact]
-) -> None:
-    for name, ask in ((family, ask_vector), (f"{family}-labels", ask_labels)):
-        asked = [(text, stride) for text in (TEXTS[0], TEXTS[1], TEXTS[3]) for stride in (0, DEFAULT)]
-
-        async def question(tasks: Tasks, ask: Any = ask, asked: Any = asked) -> Any:
-            alone = [await ask(tasks, text, stride=stride) for text, stride in asked]
-            return alone, await asyncio.gather(*(ask(tasks, text, stride=stride) for text, stride in asked))
-
-        for alone, beside in zip(*run(exported(name, precision).root, question), strict=True):
-            assert np.array_equal(alone.value, beside.value)
-
-
 @pytest.mark.parametrize("name", sorted({case["name"] for case in cases("sentence")}))
 def test_every_window_of_a_sentence_vector_has_the_prompt(name: str, exported: Callable[..., Artifact]) -> None:
     own = [case for case in cases("sentence") if case["name"] == name]
@@ -144,17 +127,6 @@ def test_a_text_that_fits_has_exactly_its_plain_answer(vectors: InProcessClient,
         assert "x-windows" not in plain.headers
 
 
-@pytest.mark.parametrize("path", ["/embed", "/"])
-def test_the_header_counts_the_windows_of_each_text(vectors: InProcessClient, path: str) -> None:
-    texts = [TEXTS[3], TEXTS[0], TEXTS[3]]
-    found = post(vectors, path, inputs=texts, parameters={"long": "windows"})
-    number = next(case["windows"] for case in cases("bert") if (case["text"], case["stride"]) == (0, DEFAULT))
-    assert found.headers["x-windows"] == f"1,{number},1"
-    assert "x-truncated-inputs" not in found.headers, "BERT_TRUNCATE cuts nothing here"
-    alone = [post(vectors, "/embed", inputs=text, long="windows").json()[0] for text in texts]
-    assert found.json() == alone
-
-
 def test_the_mean_is_cut_to_dimensions_and_then_normalised(vectors: InProcessClient) -> None:
     body: dict[str, Any] = {"inputs": TEXTS[0], "long": "windows", "pooling": "mean"}
     whole = np.array(post(vectors, "/embed", **body, normalize=False).json()[0])
@@ -184,57 +156,23 @@ def test_a_batch_of_labels_may_hold_pairs_that_fit(labels: InProcessClient) -> N
 def test_tags_are_joined_under_either_name(tagger: httpx.Client) -> None:
     body: dict[str, Any] = {"inputs": [TEXTS[0], TEXTS[3]], "aggregation_strategy": "first"}
     named, strided = (post(tagger, "/tag", **body, **more) for more in ({"long": "windows"}, {"stride": DEFAULT}))
-    assert named.json() == strided.json()
-    assert named.headers["x-windows"] == strided.headers["x-windows"]
-    assert named.headers["x-windows"].endswith(",1")
+    assert (named.json(), named.headers["x-windows"]) == (strided.json(), strided.headers["x-windows"])
     root = post(tagger, "/", inputs=TEXTS[0], long="windows").json()
     assert root == post(tagger, "/tag", inputs=TEXTS[0], long="windows", aggregation_strategy="simple").json()
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "status", "code", "sentence"),
+    ("fields", "status", "code", "sentence"),
     [
-        ("/embed", {"truncate": True}, 422, "parameters", "truncate: true cuts a text that is too long, and long: win"),
-        ("/embed", {"long": "cut"}, 422, "invalid", "long: Input should be 'windows'"),
-        (
-            "/embed",
-            {"stride": 142},
-            422,
-            "stride",
-            "stride is 142; it must be less than 142: a window holds 142",
-        ),
-        (
-            "/embed",
-            {"pooling": "none"},
-            422,
-            "pooling",
-            "windows make one vector of a text, and pooling none",
-        ),
-        ("/embed", {"inputs": ["a", ""]}, 422, "empty", "input has no tokens"),
-        ("/embed", {"inputs": ["a", "cat " * 20_000]}, 413, "too_large", "windows; at most 100 are allowed (BERT_MAX_"),
-        ("/embed", {"prompt": "cat " * 200}, 422, "prompt", "which leaves no room for a text in a window of 144"),
-        ("/v1/embeddings", {}, 422, "invalid", "long: there is no such field"),
+        ({"stride": 142}, 422, "stride", "stride is 142; it must be less than 142: a window holds 142"),
+        ({"pooling": "none"}, 422, "pooling", "windows make one vector of a text, and pooling none"),
+        ({"inputs": ["a", "cat " * 20_000]}, 413, "too_large", "windows; at most 100 are allowed (BERT_MAX_"),
+        ({"prompt": "cat " * 200}, 422, "prompt", "which leaves no room for a text in a window of 144"),
     ],
 )
 def test_what_windows_cannot_do_is_refused(
-    vectors: InProcessClient, path: str, fields: Any, status: int, code: str, sentence: str
+    vectors: InProcessClient, fields: Any, status: int, code: str, sentence: str
 ) -> None:
-    name = "input" if path.startswith("/v1") else "inputs"
-    response = vectors.post(path, json={name: "the cat", "long": "windows"} | fields)
-    body = response.json()
-    body = body["error"] if isinstance(body["error"], dict) else body
-    assert response.status_code == status, response.text
+    response = vectors.post("/embed", json={"inputs": "the cat", "long": "windows"} | fields)
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
     assert sentence in response.text
-    if path == "/embed":
-        assert body["code"] == code
-    if code == "empty":
-        assert body["index"] == 1
-
-
-def test_window_scores_need_windows(labels: InProcessClient) -> None:
-    response = labels.post("/predict", json={"inputs": "a", "window_scores": "max"})
-    assert (response.status_code, response.json()["code"]) == (422, "parameters")
-    assert "window_scores joins the scores of windows, and this request has none" in response.json()["error"]
-    pair = labels.post("/predict", json={"inputs": [["a"], ["cat " * 200, "b"]], "long": "windows"})
-    assert (pair.status_code, pair.json()["index"]) == (422, 1)
-    assert "and a pair has no windows" in pair.json()["error"]

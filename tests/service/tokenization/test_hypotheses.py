@@ -11,6 +11,7 @@ from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
+from tests.service.tokenization.reading import read_all
 
 LIMIT = 144
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
@@ -33,14 +34,8 @@ def pairs(
 ) -> list[EncodedText]:
     plain = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
     ids = [np.array(plain.encode(label, add_special_tokens=False).ids, np.int32) for label in labels]
-    job = tokenizer.start_hypotheses(texts, ids, OPTIONS, truncate)
-    found: list[EncodedText] = []
-    while not job.done:
-        assert job.expected_sequences == len(labels) * len(texts) - len(found)
-        assert job.expected_tokens > 0
-        found += job.step()
-    assert list(job.owners) == [index for index in range(len(texts)) for _ in labels]
-    assert job.expected_tokens == 0
+    found, owners = read_all(tokenizer.hypothesis_reader(texts, ids, OPTIONS, truncate))
+    assert owners == [index for index in range(len(texts)) for _ in labels]
     return found
 
 
@@ -69,24 +64,18 @@ def test_a_text_without_tokens_is_empty_whatever_its_hypotheses(tokenizer: Token
     assert [one.empty for one in pairs(tokenizer, ["cat", ""], None)] == [False] * 3 + [True] * 3
 
 
-def test_a_hypothesis_that_leaves_no_room_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(Invalid, match="takes at most 144, which leaves no room for a text beside") as caught:
-        pairs(tokenizer, ["cat"], "right", ["cat", "dog " * 150])
-    assert caught.value.code == "candidate_labels"
-
-
 def test_a_hypothesis_leaves_room_for_a_token_of_the_text(tokenizer: Tokenizer) -> None:
     special = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).num_special_tokens_to_add(True)
     most = np.full(LIMIT - special - 1, 5, np.int32)
-    job = tokenizer.start_hypotheses(["cat " * 9], [most], OPTIONS, "right")
-    assert [len(one) for one in job.step()] == [LIMIT]
-    with pytest.raises(Invalid, match="leaves no room for a text"):
-        tokenizer.start_hypotheses(["cat"], [np.append(most, most[:1])], OPTIONS, "right")
+    found, _ = read_all(tokenizer.hypothesis_reader(["cat " * 9], [most], OPTIONS, "right"))
+    assert [len(one) for one in found] == [LIMIT]
+    with pytest.raises(Invalid, match="takes at most 144, which leaves no room for a text beside") as caught:
+        tokenizer.hypothesis_reader(["cat"], [np.append(most, most[:1])], OPTIONS, "right")
+    assert caught.value.code == "candidate_labels"
 
 
 def test_a_text_that_fits_beside_some_hypotheses_only_is_too_long(tokenizer: Tokenizer) -> None:
     labels = [np.full(size, 5, np.int32) for size in (5, 50)]
-    job = tokenizer.start_hypotheses(["dog " * 100], labels, OPTIONS, None)
     with pytest.raises(Invalid, match="this model takes at most 144") as caught:
-        job.step()
+        read_all(tokenizer.hypothesis_reader(["dog " * 100], labels, OPTIONS, None))
     assert caught.value.code == "too_long"

@@ -13,9 +13,11 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.service.artifact import open_artifact
 from packbert.service.tokenization import known_words
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, encode_texts
+from packbert.service.tokenization.chunks import TextReader
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.tokenization.known_words import KnownWords
 from packbert.service.tokenization.special_tokens import reading_only
+from tests.service.tokenization.reading import fields
 
 OPTIONS = EncodeOptions(outputs=frozenset({"cls"}), top_k=3)
 LIMIT = 64
@@ -36,24 +38,10 @@ def known(library: HFTokenizer) -> KnownWords:
     return found
 
 
-def fields(encoded: EncodedText) -> list[Any]:
-    arrays = [(one.tolist(), one.dtype) for one in (encoded.ids, encoded.types, encoded.spans)]
-    return [*arrays, encoded.outputs, encoded.masks, encoded.top_k, encoded.truncated, encoded.empty]
-
-
-@given(
-    text=PRINTABLE
-    | st.lists(st.sampled_from(["cat", "Dog", "the", "hairy", "42", "x" * 110, "[MASK]", "##e", "."])).map(" ".join)
-)
-def test_ids_and_fields_are_those_of_the_library(known: KnownWords, library: HFTokenizer, text: str) -> None:
-    (expected,) = encode_texts(library, [text], OPTIONS, "right", limit=10**6, mask_id=-1)
-    for _ in range(2):  # new words, then known ones
-        encoded = known.encode([text], OPTIONS)
-        if len(expected) > LIMIT:
-            assert encoded is None
-        else:
-            assert encoded is not None
-            assert fields(encoded[0]) == fields(expected)
+def read(library: HFTokenizer, text: str, *, masks: bool = False, mask_id: int = -1) -> EncodedText:
+    """What the library reads, however long it is."""
+    options = replace(OPTIONS, masks=masks)
+    return TextReader(library, [text], [len(text)], options, 10**6, mask_id).read(1).work[0]
 
 
 def id_of_mask(tokenizer: HFTokenizer) -> int:
@@ -73,19 +61,20 @@ def reading_masks(library: HFTokenizer) -> tuple[KnownWords, HFTokenizer, int]:
     return found, masking, mask_id
 
 
-@given(text=st.lists(st.sampled_from(["cat", "[MASK]", " ", "[mask]", "[MASK", "]", ".", "[CLS]", "Dog"])).map("".join))
+WORDS = ["cat", "Dog", "the", "hairy", "42", "x" * 110, "[MASK]", "[mask]", "[MASK", "]", "[CLS]", "##e", ".", " "]
+
+
+@given(text=PRINTABLE | st.lists(st.sampled_from(WORDS)).map("".join) | st.lists(st.sampled_from(WORDS)).map(" ".join))
 @pytest.mark.parametrize("masks", [True, False])
-def test_masks_are_read_where_a_request_asks_for_them(
+def test_ids_and_fields_are_those_of_the_library_with_masks_and_without(
     reading_masks: tuple[KnownWords, HFTokenizer, int], library: HFTokenizer, masks: bool, text: str
 ) -> None:
     known, masking, mask_id = reading_masks
-    options = replace(OPTIONS, masks=masks)
-    reader = masking if masks else library
-    (expected,) = encode_texts(reader, [text], options, "right", limit=10**6, mask_id=mask_id)
-    encoded = known.encode([text], options)
-    assert (encoded is None) == (len(expected) > LIMIT)
-    if encoded is not None:
-        assert fields(encoded[0]) == fields(expected)
+    expected = read(masking if masks else library, text, masks=masks, mask_id=mask_id)
+    for _ in range(2):  # new words, then known ones
+        encoded = known.encode([text], replace(OPTIONS, masks=masks))
+        assert (encoded is None) == (len(expected) > LIMIT)
+        assert encoded is None or fields(encoded[0]) == fields(expected)
 
 
 @pytest.mark.parametrize("kind", [{"normalized": True}, {"single_word": True}])

@@ -1,6 +1,7 @@
 """Texts to ids, as transformers does it, except that special tokens in a text are text (but the mask in fill-mask)."""
 
 import asyncio
+import dataclasses
 import json
 import shutil
 import threading
@@ -10,26 +11,30 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
 from benchmarks.harness.process import ServiceProcess
+from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, sha256
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
-from packbert.service.errors import Invalid
+from packbert.service.errors import Invalid, TokenizerFailed
+from packbert.service.tokenization.chunks import TextReader
 from packbert.service.tokenization.encoding import (
     INLINE_TEXTS,
     Direction,
     EncodedText,
     EncodeOptions,
     Text,
-    longest_first,
+    guard,
 )
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import describe_tokens
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
+from tests.service.in_process import serve_in_process
+from tests.service.tokenization.reading import encode as encode_all
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
@@ -43,7 +48,7 @@ def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
 
 
 def encode(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, masks: bool = False) -> EncodedText:
-    return tokenizer.encode_sync([text], MASKS if masks else PLAIN, cut)[0]
+    return encode_all(tokenizer, [text], MASKS if masks else PLAIN, cut)[0]
 
 
 def words(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, masks: bool = False) -> list[str]:
@@ -90,23 +95,11 @@ def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answ
             assert encoded.types.tolist() == case["types"], text
 
 
-def test_special_tokens_in_a_text_are_text(tokenizer: Tokenizer) -> None:
+def test_special_tokens_in_a_text_are_text_but_for_the_mask_of_fill_mask(tokenizer: Tokenizer) -> None:
     assert words(tokenizer, "cat [SEP] dog") == ["[CLS]", "cat", "[UNK]", "s", "##e", "##p", "[UNK]", "dog", "[SEP]"]
-    assert words(tokenizer, "[CLS] cat").count("[CLS]") == 1
-    assert "[MASK]" not in words(tokenizer, "the [MASK]")
-
-
-def test_for_fill_mask_the_mask_token_is_a_mask_and_other_special_tokens_are_text(tokenizer: Tokenizer) -> None:
-    found = words(tokenizer, "[CLS] the [MASK] [SEP]", masks=True)
-    assert found.count("[MASK]") == 1
-    assert found.count("[CLS]") == found.count("[SEP]") == 1
-
-
-def test_a_mask_token_in_lower_case_is_text(tokenizer: Tokenizer) -> None:
-    assert "[MASK]" not in words(tokenizer, "the [mask]", masks=True)
-
-
-def test_a_text_with_only_a_mask_is_not_empty(tokenizer: Tokenizer) -> None:
+    for masks in (False, True):
+        found = words(tokenizer, "[CLS] the [MASK] [mask] [SEP]", masks=masks)
+        assert [found.count(one) for one in ("[CLS]", "[MASK]", "[SEP]")] == [1, int(masks), 1]
     assert not encode(tokenizer, "[MASK]", masks=True).empty
 
 
@@ -115,71 +108,42 @@ def test_a_text_or_a_side_without_tokens_is_empty(tokenizer: Tokenizer, text: Te
     assert encode(tokenizer, text).empty
 
 
-def test_the_error_for_a_text_that_is_too_long_names_its_index_its_tokens_and_the_limit(tokenizer: Tokenizer) -> None:
-    with pytest.raises(Invalid) as caught:
-        tokenizer.encode_sync(["cat", "cat " * 600], PLAIN, None)
-    assert (caught.value.index, caught.value.code) == (1, "too_long")
+def test_errors_of_a_text_have_its_index_in_the_request_and_the_limit(tokenizer: Tokenizer) -> None:
     limit = tokenizer.artifact.manifest.max_tokens
-    assert f"602 tokens; this model takes at most {limit}" in caught.value.message
+    for before in (["cat"], ["cat " * 100] * 150):  # at once, in chunks
+        with pytest.raises(Invalid, match=f"602 tokens; this model takes at most {limit}") as caught:
+            encode_all(tokenizer, [*before, "cat " * 600], PLAIN, None)
+        assert (caught.value.index, caught.value.code) == (len(before), "too_long")
+    with pytest.raises(Invalid, match="6000 characters; at most 5000") as caught:
+        encode_all(tokenizer, ["cat", "c" * 6000], PLAIN, "right")
+    assert caught.value.index == 1
 
 
-def test_texts_of_exactly_the_most_tokens_or_characters_are_not_cut(tokenizer: Tokenizer) -> None:
-    limit = tokenizer.artifact.manifest.max_tokens
-    encoded = encode(tokenizer, "cat " * (limit - 2))
-    assert (len(encoded.ids), encoded.truncated) == (limit, False)
-    assert len(asyncio.run(tokenizer.encode(["c" * 5000], PLAIN, "right"))) == 1
-
-
-def test_truncation_cuts_the_chosen_side_and_is_reported(tokenizer: Tokenizer) -> None:
-    limit = tokenizer.artifact.manifest.max_tokens
-    text = "cat " * 600 + "dog"
-    right = encode(tokenizer, text, "right")
-    assert len(right.ids) == limit
-    assert right.truncated
-    assert "dog" not in words(tokenizer, text, "right")
-    left = words(tokenizer, text, "left")
-    assert len(left) == limit
-    assert left[-2:] == ["dog", "[SEP]"]
-    assert left[0] == "[CLS]"
-
-
-def test_a_truncated_pair_keeps_both_separators(tokenizer: Tokenizer) -> None:
-    encoded = encode(tokenizer, ("cat " * 600, "dog"), "right")
-    found = words(tokenizer, ("cat " * 600, "dog"), "right")
-    assert found.count("[SEP]") == 2
-    assert found[-2:] == ["dog", "[SEP]"]
-    assert encoded.types.tolist()[-2:] == [1, 1]
-
-
-@pytest.mark.parametrize(("direction", "ends"), [("right", ["[CLS]", "dog", "cat"]), ("left", ["cat", "dog", "[SEP]"])])
-def test_both_sides_of_a_pair_are_cut_on_the_chosen_side_to_the_limit_of_the_model(
-    tokenizer: Tokenizer, direction: Direction, ends: list[str]
+@given(
+    first=st.integers(1, 400),
+    second=st.none() | st.integers(1, 400),
+    limit=st.integers(5, 160),
+    direction=st.sampled_from(["left", "right"]),
+)
+def test_texts_and_pairs_are_cut_as_the_tokenizers_library_cuts_them(
+    tokenizer: Tokenizer, first: int, second: int | None, limit: int, direction: Direction
 ) -> None:
-    side = "dog" + " cat" * 600 + " dog"
-    found = words(tokenizer, (side, side), direction)
-    assert len(found) == tokenizer.artifact.manifest.max_tokens
-    middle = found.index("[SEP]") + 1
-    for one in (found[:middle], ["[CLS]", *found[middle:]]):
-        assert one.count("dog") == 1
-        assert ends == (one[:3] if direction == "right" else one[-3:])
+    sides = [" ".join(["dog", *["cat"] * size, "walked"]) for size in (first, second) if size is not None]
+    text: Text = sides[0] if second is None else (sides[0], sides[1])
+    library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
+    reader = TextReader(library, [text], [sum(map(len, sides))], PLAIN, limit, -1, direction)
+    (found,) = reader.read(1).work
+    library.enable_truncation(limit, direction=direction)
+    expected = library.encode(sides[0], sides[1] if second is not None else None)
+    assert (found.ids.tolist(), found.types.tolist()) == (expected.ids, expected.type_ids)
+    assert found.truncated == bool(expected.overflowing)
 
 
-def test_a_long_request_gives_the_same_ids_in_chunks_as_at_once(tokenizer: Tokenizer) -> None:
-    texts: list[Text] = [f"cat {'dog ' * (n % 90)}" for n in range(400)]
-    at_once = tokenizer.encode_sync(texts, PLAIN, None)
-    in_chunks = asyncio.run(tokenizer.encode(texts, PLAIN, None))
-    assert [one.ids.tolist() for one in in_chunks] == [one.ids.tolist() for one in at_once]
-
-
-def test_the_index_in_an_error_counts_from_the_start_of_the_request_not_of_the_chunk(tokenizer: Tokenizer) -> None:
-    with pytest.raises(Invalid) as caught:
-        asyncio.run(tokenizer.encode([*(["cat " * 100] * 150), "cat " * 600], PLAIN, None))
-    assert caught.value.index == 150
-
-
-def test_too_many_characters_are_an_error_before_tokenizing(tokenizer: Tokenizer) -> None:
-    with pytest.raises(Invalid, match="6000 characters; at most 5000"):
-        asyncio.run(tokenizer.encode(["cat", "c" * 6000], PLAIN, "right"))
+def test_a_text_of_exactly_the_most_tokens_or_characters_is_not_cut(tokenizer: Tokenizer) -> None:
+    limit = tokenizer.artifact.manifest.max_tokens
+    whole = encode(tokenizer, "cat " * (limit - 2))
+    assert (len(whole.ids), whole.truncated) == (limit, False)
+    assert len(encode(tokenizer, "c" * 5000, "right").ids) <= limit
 
 
 async def turns_beside(work: Coroutine[Any, Any, object]) -> int:
@@ -192,26 +156,21 @@ async def turns_beside(work: Coroutine[Any, Any, object]) -> int:
     return turns
 
 
-def test_long_targets_and_long_decoding_do_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
-    sequences = [[5] * 400] * 100
-    assert asyncio.run(turns_beside(tokenizer.word_ids(["cat dog " * 100] * 5))) > 1
-    assert asyncio.run(turns_beside(tokenizer.decode(sequences, skip_special_tokens=True))) > 1
-    assert (
-        asyncio.run(turns_beside(tokenizer.decode(sequences[:1], skip_special_tokens=True))) == 1
-    )  # a short one runs on the loop
-
-
-def test_many_short_texts_do_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("few", [True, False])
+def test_only_short_work_runs_on_the_event_loop(tokenizer: Tokenizer, few: bool) -> None:
     """A text takes as long as many characters, even if it has one."""
-    for count in (INLINE_TEXTS, INLINE_TEXTS + 1):
-        few = count == INLINE_TEXTS
-        for work in (
-            tokenizer.encode(["a"] * count, MASKS, None),
-            tokenizer.word_ids(["a"] * count),
-            tokenizer.decode([[5]] * count, skip_special_tokens=True),
-            describe_tokens(tokenizer, ["a"] * count, add_special_tokens=True),
-        ):
-            assert (asyncio.run(turns_beside(work)) == 1) == few
+    count, tokens, words = (
+        (INLINE_TEXTS, [[5] * 400], "cat " * 200) if few else (INLINE_TEXTS + 1, [[5] * 600], "c" * 1001)
+    )
+    for work in (
+        tokenizer.encode(["a"] * count, MASKS, None),
+        tokenizer.word_ids(["a"] * count),
+        tokenizer.word_ids([words]),
+        tokenizer.decode([[5]] * count, skip_special_tokens=True),
+        tokenizer.decode(tokens, skip_special_tokens=True),
+        describe_tokens(tokenizer, ["a"] * count, add_special_tokens=True),
+    ):
+        assert (asyncio.run(turns_beside(work)) == 1) == few
 
 
 def test_one_long_text_does_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
@@ -220,12 +179,6 @@ def test_one_long_text_does_not_block_the_event_loop(tokenizer: Tokenizer) -> No
     patient.open()
     assert max(asyncio.run(turns_beside(patient.encode(["cat" + " " * 99_000], PLAIN, None))) for _ in range(5)) > 1000
     patient.close()
-
-
-def test_decoding_in_chunks_gives_the_same_texts_as_one_by_one(tokenizer: Tokenizer) -> None:
-    sequences = [[n % 90 + 5] * (n % 300) for n in range(400)]
-    alone = [tokenizer._plain.decode(ids, skip_special_tokens=True) for ids in sequences]
-    assert asyncio.run(tokenizer.decode(sequences, skip_special_tokens=True)) == alone
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
@@ -240,24 +193,18 @@ def of_decoder(request: pytest.FixtureRequest, exported: Callable[..., Artifact]
 IDS = st.lists(st.integers(0, 89), max_size=5)
 
 
-@given(before=IDS, fillings=st.lists(IDS, max_size=3), after=IDS, skip=st.booleans())
-def test_a_filled_text_is_that_of_all_its_ids(
-    of_decoder: Tokenizer, before: list[int], fillings: list[list[int]], after: list[int], skip: bool
+@given(before=IDS, candidates=st.lists(IDS, max_size=3), after=IDS, pad=st.integers(0, 9), skip=st.booleans())
+@example(before=[5] * 90, candidates=[[n % 90] * n for n in range(200)], after=[7], pad=0, skip=True)  # in chunks
+def test_a_filled_text_is_that_of_all_its_ids_without_padding(
+    of_decoder: Tokenizer, before: list[int], candidates: list[list[int]], after: list[int], pad: int, skip: bool
 ) -> None:
-    found = of_decoder.decode_filled(before, fillings, after, skip_special_tokens=skip)
-    whole = of_decoder.decode([[*before, *ids, *after] for ids in fillings], skip_special_tokens=skip)
-    assert asyncio.run(found) == asyncio.run(whole)
-
-
-@given(first=st.integers(1, 40), second=st.integers(1, 40), room=st.integers(2, 60))
-def test_pairs_are_truncated_longest_first_as_the_tokenizers_library_does(
-    tokenizer: Tokenizer, first: int, second: int, room: int
-) -> None:
-    library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
-    library.enable_truncation(room + 3, strategy="longest_first")
-    ids = library.encode("cat " * first, "dog " * second).ids
-    kept = tuple(ids.count(library.token_to_id(word) or 0) for word in ("cat", "dog"))
-    assert longest_first(first, second, room) == kept
+    decode = of_decoder._whole.decode
+    found = of_decoder.decode_candidates(before, candidates, after, pad=pad, skip_special_tokens=skip)
+    filled = [[] if pad in ids else ids for ids in candidates]
+    assert asyncio.run(found) == [
+        (decode(ids, False), decode([*before, *kept, *after], skip))
+        for ids, kept in zip(candidates, filled, strict=True)
+    ]
 
 
 @given(st.text(max_size=200))
@@ -269,3 +216,68 @@ def test_any_text_gives_one_cls_one_sep_and_ids_of_the_vocabulary(tokenizer: Tok
     assert found[-1] == special["sep"]
     assert {special["cls"], special["sep"], special["mask"]}.isdisjoint(found[1:-1])
     assert max(found) < tokenizer.artifact.manifest.sizes["vocabulary"]
+
+
+HIDDEN_FAULT = "((ⵣ.ⵥ)+)+$"  # exponential
+FAILING = "ⵣxⵥ" * 40 + "!"
+
+
+def with_tokenizer(artifact: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of the artifact with another tokenizer.json, whose checksum is right."""
+    shutil.copytree(artifact, folder)
+    path = folder / "cpu" / TOKENIZER
+    content = json.loads(path.read_text("utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), "utf-8")
+    manifest = Manifest.read(folder / "cpu")
+    dataclasses.replace(manifest, files={**manifest.files, TOKENIZER: sha256(path)}).write(folder / "cpu")
+    return folder
+
+
+def test_a_panic_of_the_tokenizer_is_a_500_with_the_index_and_the_next_request_is_answered(
+    bert_artifact: Path, tmp_path: Path
+) -> None:
+    splitter = {"type": "Split", "pattern": {"Regex": HIDDEN_FAULT}, "behavior": "Isolated", "invert": False}
+    folder = with_tokenizer(bert_artifact, tmp_path / "a", lambda content: content.update(pre_tokenizer=splitter))
+    with serve_in_process(folder) as client:
+        for text in (FAILING, FAILING + " long" * 500):  # on the event loop, on the tokenizer's thread
+            response = client.post("/embed", json={"inputs": ["cat", text, "dog"], "truncate": True})
+            error = response.json()
+            assert (response.status_code, error["code"], error["index"]) == (500, "tokenizer_failed", 1)
+            assert "the tokenizer failed on this input (PanicException: Onig: Regex search error" in error["error"]
+        response = client.post("/fill-mask", json={"inputs": "the [MASK]", "targets": [FAILING]})
+        assert (response.status_code, response.json()["code"]) == (500, "tokenizer_failed")
+        assert client.post("/embed", json={"inputs": ["cat"]}).status_code == 200
+
+
+def test_an_interrupt_is_not_taken_for_a_failure_of_the_tokenizer() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        guard(interrupted)
+
+
+def test_an_exception_of_the_library_names_the_first_text_that_fails_alone(bert_artifact: Path, tmp_path: Path) -> None:
+    def no_unknown(content: dict[str, Any]) -> None:
+        content["model"]["unk_token"] = "[NOPE]"
+
+    tokenizer = Tokenizer(open_artifact(with_tokenizer(bert_artifact, tmp_path / "a", no_unknown)), 1000)
+    tokenizer.open()
+    with pytest.raises(TokenizerFailed, match="WordPiece error") as caught:
+        encode_all(tokenizer, ["cat", "dog", "ⵣ", "ⵣ"], PLAIN, None)
+    assert caught.value.index == 2
+    tokenizer.close()
+
+
+@pytest.mark.parametrize("truncate", ["right", "left", None])
+def test_a_limit_that_leaves_no_room_for_a_pair_is_named(bert_artifact: Path, truncate: Any) -> None:
+    artifact = open_artifact(bert_artifact)
+    small = dataclasses.replace(artifact, manifest=dataclasses.replace(artifact.manifest, max_tokens=3))
+    tokenizer = Tokenizer(small, 1000)
+    tokenizer.open()
+    assert len(encode(tokenizer, "cat dog cat", "right").ids) == 3
+    with pytest.raises(Invalid, match="a pair has 3 special tokens: there is no room for two texts") as caught:
+        encode_all(tokenizer, ["cat", ("cat", "dog")], PLAIN, truncate)
+    assert (caught.value.code, caught.value.index) == ("too_long", 1)
+    tokenizer.close()

@@ -1,7 +1,6 @@
 """Windows of long texts are those of the tokenizers library's own truncation, for every kind of post-processor."""
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +9,10 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
+from tests.service.tokenization.reading import encode, read_all
 
 SPANS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
 WITHOUT_SPANS = EncodeOptions(outputs=frozenset({"cls"}))
@@ -31,25 +31,22 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
 
 def windows(
     tokenizer: Tokenizer,
-    *texts: str,
+    *texts: Text,
     stride: int | None = 0,
     prompt: int = 0,
     most: int = 10_000,
     options: EncodeOptions = SPANS,
 ) -> list[list[EncodedText]]:
-    job = tokenizer.start_windows(texts, options, stride=stride, prompt=prompt, most=most)
-    found: list[EncodedText] = []
-    while not job.done:
-        found += job.step()
-    assert list(job.owners) == sorted(job.owners)
-    assert len(job.added) == len(found)
+    reader = tokenizer.window_reader(texts, options, stride=stride, prompt=prompt, most=most)
+    found, owners = read_all(reader)
+    assert len(reader.added) == len(found)
     of_text: list[list[EncodedText]] = [[] for _ in texts]
-    for owner, window in zip(job.owners, found, strict=True):
+    for owner, window in zip(owners, found, strict=True):
         of_text[owner].append(window)
     return of_text
 
 
-def rows(sequences: list[EncodedText]) -> list[tuple[list[int], list[int], list[list[int]]]]:
+def rows(sequences: Sequence[EncodedText]) -> list[tuple[list[int], list[int], list[list[int]]]]:
     return [(one.ids.tolist(), one.types.tolist(), one.spans.tolist()) for one in sequences]
 
 
@@ -76,18 +73,7 @@ def test_windows_are_those_of_the_library(tokenizer: Tokenizer, unit: str, strid
 def test_a_text_within_the_limit_is_one_window_as_it_is_encoded_alone(tokenizer: Tokenizer) -> None:
     texts = ["the cat", "a " * 5]
     found = windows(tokenizer, *texts, stride=5)
-    assert rows([one for (one,) in found]) == rows(tokenizer.encode_sync(texts, SPANS, None))
-
-
-def test_windows_share_as_many_tokens_as_stride_says_and_none_is_lost_or_truncated(tokenizer: Tokenizer) -> None:
-    text = "cat dog 北 " * 150
-    found = windows(tokenizer, text, stride=20, options=WITHOUT_SPANS)[0]
-    own = [one.ids.tolist()[1:-1] for one in found]
-    assert all(before[-20:] == after[:20] for before, after in pairwise(own))
-    assert not any(one.truncated or one.spans.size for one in found)
-    joined = own[0] + [token for one in own[1:] for token in one[20:]]
-    bare = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).encode(text, add_special_tokens=False)
-    assert joined == bare.ids
+    assert rows([one for (one,) in found]) == rows(encode(tokenizer, texts, SPANS, None))
 
 
 @pytest.mark.parametrize("stride", [ROOM, 10_000])
@@ -102,42 +88,24 @@ def test_windows_of_all_texts_count_as_inputs_and_too_many_are_refused(tokenizer
     text = "cat " * (2 * ROOM)
     count = len(windows(tokenizer, text)[0])
     assert len(windows(tokenizer, text, "cat", most=count + 1)) == 2
-    with pytest.raises(TooLarge, match=rf"the request has {count + 1} windows; at most {count} are allowed \(BERT_MAX"):
+    with pytest.raises(TooLarge, match=rf"the request has {count + 1} or more windows; at most {count} are allowed"):
         windows(tokenizer, text, "cat", most=count)
-    with pytest.raises(TooLarge, match=r"has about \d windows; .*: split it, or send a smaller stride"):
-        windows(tokenizer, text, "cat", "the", "cat", most=count - 1)
-
-
-def test_far_too_many_windows_are_refused_before_the_texts_are_read(tokenizer: Tokenizer) -> None:
-    text = "cat " * 20_000
-    own = len(windows(tokenizer, text, stride=0)[0])
-    with pytest.raises(TooLarge) as caught:
-        tokenizer.start_windows([text], SPANS, stride=0, prompt=0, most=own // 3)
-    estimate = int(caught.value.message.split("about ")[1].split()[0])
-    assert own <= estimate <= 1.3 * own
-
-
-def test_the_expected_tokens_and_windows_are_about_those_that_the_model_gets(tokenizer: Tokenizer) -> None:
-    texts = ["The cat sat on the mat in Paris. " * 90, "cat", "The dog walked to 北京. " * 250]
-    job = tokenizer.start_windows(texts, SPANS, stride=40, prompt=0, most=1000)
-    counts, tokens = job.expected_sequences, job.expected_tokens
-    found = [one for own in windows(tokenizer, *texts, stride=40) for one in own]
-    assert counts == pytest.approx(len(found), rel=0.3)
-    assert tokens == pytest.approx(sum(map(len, found)), rel=0.3)
-    while not job.done:
-        assert job.expected_tokens > 0
-        job.step()
-    assert job.expected_tokens == 0
+    reader = tokenizer.window_reader([text * 2] * 1000, SPANS, stride=0, prompt=0, most=1000)
+    with pytest.raises(
+        TooLarge, match=r"has about \d+ windows; .*BERT_MAX_INPUTS.: split it, or send a smaller stride"
+    ):
+        read_all(reader)
+    assert reader.position < 10, "the rest is not read"
 
 
 def test_a_windows_weight_is_what_it_adds(tokenizer: Tokenizer) -> None:
-    job = tokenizer.start_windows(["cat dog 北 " * 150, "cat"], WITHOUT_SPANS, stride=20, prompt=0, most=100)
-    while not job.done:
-        job.step()
-    bare = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).encode("cat dog 北 " * 150)
-    assert sum(job.added[:-1]) == len(bare) - 2
-    assert job.added[0] == ROOM
-    assert set(job.added[1:-2]) == {ROOM - 20}
+    text = "cat dog 北 " * 150
+    reader = tokenizer.window_reader([text, "cat"], WITHOUT_SPANS, stride=20, prompt=0, most=100)
+    read_all(reader)
+    bare = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).encode(text)
+    assert sum(reader.added[:-1]) == len(bare) - 2
+    assert reader.added[0] == ROOM
+    assert set(reader.added[1:-2]) == {ROOM - 20}
 
 
 def test_every_window_begins_with_the_prompt(tokenizer: Tokenizer) -> None:
@@ -172,17 +140,14 @@ def test_the_default_stride_is_an_eighth_of_the_limit_and_less_than_the_room(tok
 
 
 def test_a_pair_is_one_window_or_an_error(tokenizer: Tokenizer) -> None:
-    (text, (pair,)) = windows(tokenizer, "cat " * 300, ("cat", "dog"))  # type: ignore[arg-type]
-    assert len(text) > 1
-    assert pair.ids.tolist() == tokenizer.encode_sync([("cat", "dog")], SPANS, None)[0].ids.tolist()
-    with pytest.raises(Invalid, match=r"input is a pair of [36]0\d tokens; .*and a pair has no windows") as caught:
-        windows(tokenizer, "cat", ("cat " * 300, "dog"))  # type: ignore[arg-type]
-    assert (caught.value.code, caught.value.index) == ("too_long", 1)
-
-
-def test_a_pair_that_fills_a_window_is_one_window(tokenizer: Tokenizer) -> None:
     library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
     texts = ("cat" + " cat" * count + end for count in range(LIMIT) for end in ("", ".", ".."))
-    text = next(one for one in texts if len(library.encode(one, "dog").ids) == LIMIT)
-    ((pair,),) = windows(tokenizer, (text, "dog"))  # type: ignore[arg-type]
-    assert len(pair) == LIMIT
+    largest = next(one for one in texts if len(library.encode(one, "dog").ids) == LIMIT)
+    text, *pairs = windows(tokenizer, "cat " * 300, ("cat", "dog"), (largest, "dog"))
+    assert len(text) > 1
+    assert [rows(own) for own in pairs] == [
+        rows(encode(tokenizer, [one], SPANS, None)) for one in (("cat", "dog"), (largest, "dog"))
+    ]
+    with pytest.raises(Invalid, match=r"input is a pair of [36]0\d tokens; .*and a pair has no windows") as caught:
+        windows(tokenizer, "cat", ("cat " * 300, "dog"))
+    assert (caught.value.code, caught.value.index) == ("too_long", 1)

@@ -14,7 +14,7 @@ import httpx
 from benchmarks.harness.process import ServiceProcess
 from tests.service.polling import sum_of, until
 
-APIS = 2
+WORKERS = 2
 PAUSE_SECONDS = 0.01  # of a client between two requests: without it, most of the load is that of the clients
 BULK = ["the cat sat on the mat " * 20] * 100  # 12,000 tokens
 MASKED = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"], "top_k": 3}
@@ -89,16 +89,12 @@ class Service(ServiceProcess):
         pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return {spec["name"]: int(pid) for pid in pids if "name" in (spec := spec_of(int(pid)))}
 
-    @property
-    def folder(self) -> Path:
-        return Path(spec_of(self.children["engine"])["folder"])
-
     def count(self, series: str) -> float:
         """The sum of the series whose names begin so, read over a new connection."""
         return sum_of(self.get("/metrics").text, series)
 
     def get(self, path: str) -> httpx.Response:
-        """Over a new connection, so that any of the API workers may answer."""
+        """Over a new connection, so that any of the workers may answer."""
         return self.client.get(path)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:

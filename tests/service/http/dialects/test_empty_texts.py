@@ -40,7 +40,7 @@ def run_model(client: InProcessClient, text: Any, output: str) -> Any:
         spans=NO_SPANS,
     )
     queue: Any = client.backend.tasks.queue
-    (row,) = queue.answer([one], 9)
+    (row,) = queue.run([one])
     return row[output][0]
 
 

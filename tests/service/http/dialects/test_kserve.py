@@ -241,10 +241,8 @@ def test_a_timeout_in_microseconds_is_the_deadline(bert_artifact: Path) -> None:
 def test_a_timeout_does_not_follow_the_size_of_a_large_request(
     bert_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def rate(_: RunnerQueue) -> float:
-        return 10_000.0  # tokens a second: four times what the request takes alone are more than two seconds
-
-    monkeypatch.setattr(RunnerQueue, "rate", rate)
+    # four times what the request takes alone are more than two seconds
+    monkeypatch.setattr(RunnerQueue, "tokens_per_second", 10_000.0)
     with serve_in_process(bert_artifact) as client:
         queue, texts = client.backend.tasks.queue, ["the cat " * 60] * 100
         assert isinstance(queue, RunnerQueue)
@@ -253,9 +251,8 @@ def test_a_timeout_does_not_follow_the_size_of_a_large_request(
             assert (queue.deadline <= 2) is is_short
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_the_model_has_the_name_that_the_operator_gives_it(serve: Serve, bert_artifact: Path, processes: str) -> None:
-    client = serve(bert_artifact, BERT_SERVED_MODEL_NAME="org/mine", BERT_API_PROCESSES=processes)
+def test_the_model_has_the_name_that_the_operator_gives_it(serve: Serve, bert_artifact: Path) -> None:
+    client = serve(bert_artifact, BERT_SERVED_MODEL_NAME="org/mine")
     body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["the cat"]}]}
     assert client.post("/v2/models/org/mine/infer", json=body).json()["model_name"] == "org/mine"
     assert client.get("/v2/models/org/mine/ready").json() == {"name": "org/mine", "ready": True}

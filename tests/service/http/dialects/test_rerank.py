@@ -11,7 +11,7 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, NoSuchHead
 from packbert.service.http.dialects.rerank import ROUTES, RerankRequest
 from packbert.service.settings import Settings, SettingsError
-from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.flow import TaskResult, answer_request
 from tests.export.goldens import Artifact, answers
 from tests.service.fakes import play
 from tests.service.tasks.fake_vectors import tasks_with_vectors
@@ -124,7 +124,9 @@ def test_of_a_classifier_with_several_labels_nothing_says_which_one_is_relevance
 
 def run(tasks: Any, **fields: Any) -> Any:
     async def story(_: object) -> TaskResult:
-        return await ROUTES["/rerank"].run(tasks, RerankRequest.model_validate({"query": QUERY} | fields))
+        return await answer_request(
+            tasks, ROUTES["/rerank"].task, RerankRequest.model_validate({"query": QUERY} | fields)
+        )
 
     return play(story).value
 
@@ -133,7 +135,7 @@ def test_an_encoder_ranks_by_the_cosine_only_where_the_operator_allows_it(export
     artifact = open_artifact(exported("bert").root)
     with pytest.raises(NoSuchHead, match="BERT_RERANK=cosine"):
         run(tasks_with_vectors(artifact), texts=DOCUMENTS)
-    tasks = tasks_with_vectors(artifact, rerank_by_cosine=True)
+    tasks = tasks_with_vectors(artifact, scorer="cosine")
     best, *others = run(tasks, texts=[*DOCUMENTS, QUERY])
     assert best == {"index": 3, "score": pytest.approx(1.0)}
     assert others[0]["index"] == 1  # shares two words with the query

@@ -155,7 +155,7 @@ def test_a_pooling_has_a_name_that_teis_clients_accept(
 
 
 def test_a_worker_that_waits_for_the_engine_has_no_keys_of_tei() -> None:
-    assert info_keys({"model": "bert", "artifact": "1", "status": "loading", "api_processes": 2}) == {}
+    assert info_keys({"model": "bert", "artifact": "1", "status": "loading", "workers": 2}) == {}
 
 
 @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse"])

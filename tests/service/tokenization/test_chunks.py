@@ -1,4 +1,4 @@
-"""Steps from texts to sequences: the beginning of a long text gives what the whole gives, for every tokenizer."""
+"""Chunks of a request's texts: their sizes, what is expected after them, and long texts, whose beginnings are read."""
 
 import re
 from collections.abc import Sequence
@@ -11,17 +11,12 @@ from tokenizers import Regex, normalizers
 from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.service.errors import Invalid
-from packbert.service.tokenization import jobs
-from packbert.service.tokenization.encoding import (
-    Direction,
-    EncodedText,
-    EncodeOptions,
-    Text,
-    count_characters,
-    encode_texts,
-)
-from packbert.service.tokenization.jobs import CHUNK_CHARACTERS, EncodingJob, chunk_end, find_word_ends
+from packbert.service.tokenization import chunks
+from packbert.service.tokenization.chunks import CHUNK_CHARACTERS, TextReader, chunk_end, find_word_ends
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text
+from packbert.service.tokenization.tokenizer import count_each
 from tests.paths import GOLDEN
+from tests.service.tokenization.reading import fields, read_all, read_chunks
 
 FAMILIES = ("albert", "bert", "camembert", "roberta", "xlm-roberta")
 OPTIONS = EncodeOptions(outputs=frozenset({"cls"}), spans=True, pooled_from=3)
@@ -55,35 +50,30 @@ def open_family(family: str) -> tuple[HFTokenizer, re.Pattern[str] | None]:
 TOKENIZERS = {family: open_family(family) for family in FAMILIES}
 
 
-def make_job(
+def make_reader(
     tokenizer: HFTokenizer,
     word_ends: re.Pattern[str] | None,
     inputs: Sequence[Text],
     truncate: Direction | None,
     *,
     limit: int = 16,
-    options: EncodeOptions = OPTIONS,
-) -> EncodingJob:
-    sizes = [count_characters(text) for text in inputs]
-    return EncodingJob(tokenizer, inputs, sizes, options, limit, -1, truncate, word_ends)
+) -> TextReader:
+    return TextReader(tokenizer, inputs, count_each(inputs), OPTIONS, limit, -1, truncate, word_ends)
 
 
-def run(job: EncodingJob) -> list[EncodedText]:
-    encoded: list[EncodedText] = []
-    while not job.done:
-        encoded += job.step()
-    return encoded
-
-
-def fields(one: EncodedText) -> tuple[Any, ...]:
-    return (one.ids.tolist(), one.types.tolist(), one.spans.tolist(), one.truncated, one.empty, one.pooled_from)
+def read(
+    family: str, inputs: Sequence[Text], truncate: Direction | None, *, limit: int = 16, whole: bool = False
+) -> list[EncodedText]:
+    tokenizer, word_ends = TOKENIZERS[family]
+    assert word_ends is not None
+    return read_all(make_reader(tokenizer, None if whole else word_ends, inputs, truncate, limit=limit))[0]
 
 
 @pytest.fixture
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts of some words are long ones, whose beginnings are read from 16 characters on."""
-    monkeypatch.setattr(jobs, "CHUNK_CHARACTERS", 10)
-    monkeypatch.setattr(jobs, "BEGINNING_CHARACTERS_PER_TOKEN", 1)
+    monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 10)
+    monkeypatch.setattr(chunks, "BEGINNING_CHARACTERS_PER_TOKEN", 1)
 
 
 @pytest.mark.usefixtures("short_steps")
@@ -95,12 +85,9 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_beginning_of_a_text_gives_the_tokens_of_the_whole_text(
     family: str, first: str, second: str | None, truncate: Direction
 ) -> None:
-    tokenizer, word_ends = TOKENIZERS[family]
-    assert word_ends is not None
     text: Text = first if second is None else (first, second)
-    whole = encode_texts(tokenizer, [text], OPTIONS, truncate, limit=16, mask_id=-1)
-    found = run(make_job(tokenizer, word_ends, [text], truncate))
-    assert [fields(one) for one in found] == [fields(one) for one in whole]
+    found, whole = read(family, [text], truncate), read(family, [text], truncate, whole=True)
+    assert list(map(fields, found)) == list(map(fields, whole))
 
 
 @pytest.mark.usefixtures("short_steps")
@@ -108,15 +95,13 @@ def test_the_beginning_of_a_text_gives_the_tokens_of_the_whole_text(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=texts, second=texts | st.none())
 def test_of_their_beginnings_the_same_texts_are_too_long(family: str, first: str, second: str | None) -> None:
-    tokenizer, word_ends = TOKENIZERS[family]
     text: Text = first if second is None else (first, second)
-    count = len(encode_texts(tokenizer, [text], OPTIONS, None, limit=10**6, mask_id=-1)[0])
-    job = make_job(tokenizer, word_ends, ["cat", text], None)
+    count = len(read(family, [text], None, limit=10**6)[0])
     if count <= 16:
-        assert len(run(job)[1]) == count
+        assert len(read(family, ["cat", text], None)[1]) == count
         return
     with pytest.raises(Invalid) as caught:
-        run(job)
+        read(family, ["cat", text], None)
     assert (caught.value.code, caught.value.index) == ("too_long", 1)
     stated = caught.value.message.removeprefix("input has ").split(" tokens;")[0]
     if stated.startswith("more than "):
@@ -138,7 +123,7 @@ class CountingTokenizer:
         return self.tokenizer.encode(*text)
 
     def encode_batch(self, inputs: Sequence[Text], **options: Any) -> Any:
-        self.characters += sum(map(count_characters, inputs))
+        self.characters += sum(count_each(inputs))
         return self.tokenizer.encode_batch(inputs, **options)
 
 
@@ -149,12 +134,12 @@ def test_only_the_beginning_of_a_long_text_is_read_where_the_rest_is_cut_or_too_
 ) -> None:
     tokenizer, word_ends = TOKENIZERS["bert"]
     counting: Any = CountingTokenizer(tokenizer)
-    job = make_job(counting, word_ends, [text], truncate, limit=64, options=EncodeOptions(outputs=frozenset({"cls"})))
+    reader = make_reader(counting, word_ends, [text], truncate, limit=64)
     if truncate is None:
         with pytest.raises(Invalid, match=r"input has more than [0-9]+ tokens; this model takes at most 64"):
-            run(job)
+            read_all(reader)
     else:
-        assert [len(one) for one in run(job)] == [64]
+        assert [len(one) for one in read_all(reader)[0]] == [64]
     assert counting.characters < 1000
 
 
@@ -166,26 +151,14 @@ def test_a_chunk_has_a_text_and_exceeds_its_size_only_for_a_single_one(sizes: li
     assert sizes[0] <= CHUNK_CHARACTERS or end == 1
 
 
-def test_a_step_reads_a_bounded_number_of_short_texts() -> None:
-    tokenizer, word_ends = TOKENIZERS["bert"]
-    job = make_job(tokenizer, word_ends, ["cat"] * 1000, "right")
-    read = []
-    while not job.done:
-        read.append(len(job.step()))
-    assert max(read) <= 50, "each counts for 100 characters more than it has"
-    assert sum(read) == 1000
-
-
 def test_a_text_is_truncated_only_where_more_tokens_follow() -> None:
     """After its last token a text may have more text, or only spaces."""
-    tokenizer, word_ends = TOKENIZERS["bert"]
     for rest, truncated in ((" cat", True), (" ", False)):
         text = "cat " * 13 + "walk" + " " * CHUNK_CHARACTERS + rest
-        (one,) = run(make_job(tokenizer, word_ends, [text], "right"))
+        (one,) = read("bert", [text], "right")
         assert (len(one), one.truncated) == (16, truncated)
         if not truncated:
-            (whole,) = run(make_job(tokenizer, word_ends, [text], None))
-            assert whole.ids.tolist() == one.ids.tolist()
+            assert fields(read("bert", [text], None)[0]) == fields(one)
 
 
 def test_word_ends_are_unknown_for_a_tokenizer_that_joins_words() -> None:
@@ -199,43 +172,18 @@ def test_word_ends_are_unknown_for_a_tokenizer_that_joins_words() -> None:
         assert find_word_ends(tokenizer) is None
 
 
-def test_without_word_ends_a_long_text_is_read_as_a_whole() -> None:
-    tokenizer, _ = TOKENIZERS["xlm-roberta"]
-    job = make_job(tokenizer, None, ["cat dog " * 5000], "right")
-    assert len(job.step()[0]) == 16
-    assert job.done
-
-
-@given(inputs=st.lists(texts, min_size=1, max_size=40))
-def test_the_expected_tokens_shrink_to_none(inputs: list[str]) -> None:
-    tokenizer, word_ends = TOKENIZERS["bert"]
-    job = make_job(tokenizer, word_ends, [*inputs], "right")
-    job.sample()
-    assert 2 * len(inputs) <= job.expected_tokens <= 16 * len(inputs)
-    run(job)
-    assert job.expected_tokens == job.left == 0
-
-
-def test_texts_that_are_cut_say_nothing_of_the_tokens_of_others() -> None:
-    tokenizer, word_ends = TOKENIZERS["bert"]
-    inputs: list[Text] = [*["cat " * 300] * 40, *["cat cat"] * 400]
-    job = make_job(tokenizer, word_ends, inputs, "right")
-    job.sample()
-    while job.position < 40:
-        job.step()
-    assert job.expected_tokens == pytest.approx(4 * (440 - job.position), rel=0.1)
-
-
-def test_a_request_with_texts_left_is_expected_to_have_tokens() -> None:
+@given(inputs=st.lists(texts, min_size=1, max_size=300), special=st.booleans())
+def test_a_chunk_is_the_last_one_where_no_token_is_expected_after_it(inputs: list[str], special: bool) -> None:
+    """Also where all texts are empty and the tokenizer adds no special tokens."""
     tokenizer = HFTokenizer.from_str(TOKENIZERS["bert"][0].to_str())
-    tokenizer.post_processor = None  # no special tokens
-    assert make_job(tokenizer, None, [""], "right").expected_tokens == 1
+    if not special:
+        tokenizer.post_processor = None
+    read = read_chunks(make_reader(tokenizer, TOKENIZERS["bert"][1], inputs, "right"))
+    assert max(len(chunk.work) for chunk in read) <= 50, "each counts for 100 characters more than it has"
+    assert [owner for chunk in read for owner in chunk.owners] == list(range(len(inputs)))
 
 
 def test_texts_of_one_kind_are_expected_to_have_about_the_tokens_that_they_have() -> None:
-    tokenizer, word_ends = TOKENIZERS["bert"]
     for text in ("the cat is a dog ", "北京大学", "unaffable "):
-        job = make_job(tokenizer, word_ends, [text * 20] * 100, None, limit=512)
-        job.sample()
-        expected = job.expected_tokens
-        assert expected == pytest.approx(sum(len(one) for one in run(job)), rel=0.2)
+        first, *others = read_chunks(make_reader(*TOKENIZERS["bert"], [text * 20] * 100, None, limit=512))
+        assert first.left == pytest.approx(sum(chunk.tokens for chunk in others), rel=0.2)

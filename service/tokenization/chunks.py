@@ -1,0 +1,222 @@
+"""A request's texts as chunks of sequences: some texts at a time, in turns with other requests on one thread."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as HFTokenizer
+
+from packbert.model_export.artifact.batch import Row
+from packbert.service.errors import Overloaded, TokenizerFailed
+from packbert.service.scheduling.request import Chunk
+from packbert.service.tokenization.encoding import (
+    Direction,
+    EncodedText,
+    EncodeOptions,
+    Text,
+    Texts,
+    encode_each,
+    guard,
+    is_short,
+    measure_bytes,
+    refuse_long,
+    to_encoded_text,
+)
+from packbert.service.turns import DEADLINE
+
+T = TypeVar("T")
+TextChunk = Chunk[EncodedText]
+Chunks = AsyncGenerator[TextChunk, list[Row] | None]  # gets the rows that a chunk needs
+CHUNK_CHARACTERS = 5000  # 2 to 10 ms of tokenizing: a token takes 1 to 2 us on a quiet core, a Chinese character is one
+TEXT_COST = 100  # characters that a sequence counts for beside its text: its arrays take as long
+SECONDS_PER_CHARACTER = 1e-6  # English text, measured
+MAX_WAITING = 2**24  # characters that wait for the thread: two of the largest bodies, 10 to 30 s
+TOO_LATE = "before the texts were tokenized: send less or allow more time"
+BETWEEN_WORDS = r"(?<=[0-9A-Za-z])(?= [0-9A-Za-z])"
+BETWEEN_CHINESE = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"  # of BERT: each Chinese character is a word
+PROBE = "The quick brown fox 12 jumped  over\nthe 3 lazy dogs , and naïve words at 北京大学 , (x) 7 of it's end"
+BEGINNING_CHARACTERS_PER_TOKEN = 6  # of a text that is cut: English has 4 to 5
+
+
+@dataclass(slots=True, eq=False)
+class Turns:
+    """The tokenizer's thread, which reads a chunk of one request, then a chunk of the next."""
+
+    thread: Executor  # one thread, whose steps run in the order in which they came
+    report: Callable[[int, int], None] = lambda requests, characters: None  # called with both sums when they change
+    requests: int = 0  # that wait for the thread or are read
+    characters: int = 0  # of theirs
+
+    async def run(self, step: Callable[[], T], characters: int, *, queued: bool = False) -> T:
+        """What `step` returns on the thread, where it reads so many characters.
+
+        Raises DeadlineExceeded, and Overloaded where too much waits, unless the queue has admitted the request
+        (`queued`); a request alone is always read.
+        """
+        if self.requests and not queued and self.characters + characters > MAX_WAITING:
+            waiting = f"{self.characters} characters wait for the tokenizer, and this request has {characters}"
+            seconds = self.characters * SECONDS_PER_CHARACTER
+            raise Overloaded(f"{waiting}; at most {MAX_WAITING} may wait: send it again later", retry_after=seconds)
+        self._count(1, characters)
+        try:
+            reading = asyncio.get_running_loop().run_in_executor(self.thread, step)
+            return await DEADLINE.get().wait_for(reading, TOO_LATE)
+        finally:
+            self._count(-1, -characters)
+
+    def _count(self, requests: int, characters: int) -> None:
+        self.requests += requests
+        self.characters += characters
+        self.report(self.requests, self.characters)
+
+
+def chunk_end(sizes: Sequence[int], first: int, sequences_per_text: int = 1) -> int:
+    """The end of the texts from `first` on that are read in one step; a text of more characters is read alone."""
+    end, cost = first, 0
+    while end < len(sizes) and (end == first or cost + sizes[end] <= CHUNK_CHARACTERS):
+        cost += sizes[end] + TEXT_COST * sequences_per_text
+        end += 1
+    return end
+
+
+@dataclass(slots=True, eq=False)
+class TextReader:
+    """Makes chunks of a request's texts, a sequence of each.
+
+    A long text that may not exceed the limit, or is cut on the right, is read only as far as that needs.
+    """
+
+    tokenizer: HFTokenizer
+    texts: Texts
+    sizes: Sequence[int]  # characters of each text
+    options: EncodeOptions
+    limit: int  # tokens of a text, special ones counted
+    mask_id: int
+    truncate: Direction | None = None  # the side that is cut off; None: a text that is too long is an error
+    word_ends: re.Pattern[str] | None = None  # as find_word_ends; None: every text is read as a whole
+    position: int = 0  # the next text
+    sequences_per_text: int = 1
+    made_tokens: int = 0  # of the sequences so far
+    _bytes: list[int] = field(default_factory=list)  # of each text
+
+    async def chunks(self, turns: Turns) -> Chunks:
+        """In turns with other requests. The first chunk is read before the queue has admitted the request."""
+        while self.position < len(self.texts):
+            end = chunk_end(self.sizes, self.position, self.sequences_per_text)
+            characters = sum(self.sizes[self.position : end])
+            yield await turns.run(lambda: self.read(end), characters, queued=self.position > 0)  # noqa: B023
+
+    def read(self, end: int) -> TextChunk:
+        """The chunk of the texts up to `end`. Raises Invalid and TokenizerFailed with the index of the text."""
+        sequences, owners = list[EncodedText](), list[int]()
+        for index, encoding in enumerate(self._encode(self.position, end), self.position):
+            own = self._sequences(index, encoding)
+            sequences += own
+            owners += [index] * len(own)
+        self.position = end
+        self.made_tokens += sum([len(one.ids) for one in sequences])
+        return Chunk(sequences, owners, left=self._expect())
+
+    def _expect(self) -> int:
+        """The tokens of the texts that are left, by those of a byte so far: one of Chinese has about as many as one of
+        English; at least 1."""
+        if self.position == len(self.texts):
+            return 0
+        if not self._bytes:
+            self._bytes = measure_bytes(self.texts, self.sizes)
+        read = sum(self._bytes[: self.position])
+        return max(1, round(self.made_tokens * (sum(self._bytes) - read) / max(1, read)))
+
+    def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
+        """Those of the text `index`."""
+        if len(encoding) > self.limit:
+            refuse_long(self.tokenizer, self.texts[index], str(len(encoding)), self.truncate, self.limit, index)
+        left = self.truncate == "left"
+        return [to_encoded_text(encoding, self.options, self.mask_id, limit=self.limit, left=left)]
+
+    def _encode(self, first: int, end: int) -> list[Encoding]:
+        if self.word_ends and self.truncate != "left" and self.sizes[first] > CHUNK_CHARACTERS:
+            return [self._encode_long(first, self.word_ends)]
+        return encode_each(self.tokenizer, self.texts[first:end], first)
+
+    def _encode_long(self, index: int, word_ends: re.Pattern[str]) -> Encoding:
+        """Of the beginning of the text, if the rest cannot change what is kept of it; else of the whole text."""
+        text = self.texts[index]
+        least = 0 if isinstance(text, str) else min(map(len, text))
+        characters = max(BEGINNING_CHARACTERS_PER_TOKEN * self.limit, least)
+        while (beginning := _beginning(text, characters, word_ends)) != text:
+            (encoding,) = encode_each(self.tokenizer, [beginning], index)
+            if len(encoding) > self.limit and _keeps_longer(text, encoding):
+                size = f"more than {len(encoding) - 1}"
+                refuse_long(self.tokenizer, text, size, self.truncate, self.limit, index)
+                return encoding
+            characters *= 2
+        return encode_each(self.tokenizer, [text], index)[0]
+
+    @property
+    def _special(self) -> int:
+        """Special tokens of a text."""
+        return self.tokenizer.num_special_tokens_to_add(not isinstance(self.texts[0], str))
+
+
+def start(reader: TextReader, turns: Turns) -> TextChunk | Chunks:
+    """The one chunk of short texts, which are read at once, or those of longer ones."""
+    return reader.read(len(reader.texts)) if is_short(reader.sizes) else reader.chunks(turns)
+
+
+async def each(chunks: TextChunk | Chunks) -> AsyncIterator[TextChunk]:
+    """The one chunk, or all chunks that need no rows."""
+    if isinstance(chunks, Chunk):
+        yield chunks
+        return
+    async for chunk in chunks:
+        yield chunk
+
+
+def find_word_ends(tokenizer: HFTokenizer) -> re.Pattern[str] | None:
+    """Where a text can be cut: the tokens before are those of the whole text. None where that is not known.
+
+    That is: between white space and the word before it, for a tokenizer that reads the words of PROBE apart.
+    """
+    added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    for pattern in (re.compile(f"{BETWEEN_WORDS}|{BETWEEN_CHINESE}"), re.compile(BETWEEN_WORDS)):
+        if not any(map(pattern.search, added)) and _are_word_ends(tokenizer, pattern):
+            return pattern
+    return None
+
+
+def _are_word_ends(tokenizer: HFTokenizer, pattern: re.Pattern[str]) -> bool:
+    texts = [PROBE, *(PROBE[: found.start()] for found in pattern.finditer(PROBE))]
+    try:
+        whole, *beginnings = guard(lambda: tokenizer.encode_batch(texts, add_special_tokens=False))
+    except TokenizerFailed:
+        return False
+    ids, words = whole.ids, whole.word_ids
+    sizes = [len(one) for one in beginnings]
+    same = all(ids[:size] == one.ids for one, size in zip(beginnings, sizes, strict=True))
+    return same and all(words[size - 1] != words[size] for size in sizes)
+
+
+def _beginning(text: Text, characters: int, word_ends: re.Pattern[str]) -> Text:
+    """With about so many characters of the text, or of the longer side of a pair; the whole where no word ends then."""
+
+    def cut(side: str) -> str:
+        found = word_ends.search(side, characters)
+        return side[: found.start()] if found else side
+
+    if isinstance(text, str):
+        return cut(text)
+    first, second = text
+    return (cut(first), second) if len(first) > len(second) else (first, cut(second))
+
+
+def _keeps_longer(text: Text, encoding: Encoding) -> bool:
+    """Whether of a pair the side that has more characters has more tokens too: so it is cut, as in the whole pair."""
+    if isinstance(text, str):
+        return True
+    first, second = (encoding.sequence_ids.count(side) for side in (0, 1))
+    return first > second if len(text[0]) > len(text[1]) else second >= first

@@ -1,0 +1,137 @@
+"""A worker: a whole service, whose connections, turns to swap and counts are those of all workers together."""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from packbert.model_export.artifact.lifeline import end_with
+from packbert.service.address import Listener
+from packbert.service.engine.cpu import available_cores
+from packbert.service.errors import Unavailable
+from packbert.service.http.server import Alone, Server
+from packbert.service.logs import configure_logging
+from packbert.service.models import ServedModel, Swapped
+from packbert.service.settings import Settings
+from packbert.service.workers.channel import BEAT_SECONDS, HandedConnections, Models, WorkerSpec, encode
+
+log = logging.getLogger("service")
+
+
+class Membership(Alone):
+    """What a worker says to its supervisor, and does at its word."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__()
+        self.name, self.counts, self.models = spec.name, spec.counts, spec.models
+        self.channel = socket.socket(fileno=spec.channel)
+        self.listener = HandedConnections(socket.socket(fileno=spec.connections), spec.address)
+        self._serving = asyncio.Event()
+        self._swapping = asyncio.Lock()  # this worker has one turn at a time
+        self._answers: dict[str, asyncio.Future[None]] = {}  # that the supervisor still owes, by their kinds
+
+    def tell(self, **message: Any) -> None:
+        """Sends a line that is shorter than the socket's buffer."""
+        self.channel.send(encode(**message))
+
+    def begin(self, server: Server) -> None:
+        self._server = server
+        server.metrics.update_workers = self.update_counts
+        self.start(self._listen())
+
+    async def _listen(self) -> None:
+        """Does what the supervisor says; the process ends with it."""
+        reader, self._writer = await asyncio.open_connection(sock=self.channel.dup())
+        self.start(self._beat())
+        while line := await reader.readline():
+            for kind, value in json.loads(line).items():
+                self._on_message(kind, value)
+        os._exit(1)
+
+    def announce(self, about: str, settings: Settings) -> None:  # noqa: ARG002 - the supervisor has them
+        self._serving.set()
+        self.tell(ready=about)
+
+    def join(self, models: ServedModel) -> None:
+        """They take turns with those of the other workers, and know what was swapped before."""
+        for name, model in models.group.items():
+            model.take_turn = self.swap
+            if name in self.models:
+                _, model.current.source = self.models[name]
+
+    async def _beat(self) -> None:
+        while True:
+            self.tell(connections=len(self._server.limits.connections))
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _on_message(self, kind: str, value: Any) -> None:
+        if kind in self._answers:
+            self._answers.pop(kind).set_result(None)
+        elif kind == "count":
+            self._server.metrics.update_queue()
+            self.tell(counted=True)
+        elif kind == "processes":
+            self._server.metrics.processes = value | {"supervisor": os.getppid()}
+        elif kind == "follow":
+            self.start(self._follow(value))
+        elif kind == "reload" and isinstance(self._server.backend, ServedModel):
+            self.start(self._server.backend.reload(swaps=value))
+
+    async def swap(self, model: ServedModel, swap: Callable[[], Awaitable[Swapped]]) -> Swapped:
+        """Calls `swap` when no other worker swaps, and returns its result when all workers have followed."""
+        async with self._swapping:
+            await self._ask("turn", swap=True)
+            changed: Models = {}
+            try:
+                digest, swapped = await swap()
+                if swapped:
+                    changed = {model.name: (str(model.artifact.folder.parent), model.current.source)}
+            finally:
+                await self._ask("done", swapped=changed)
+            return digest, swapped
+
+    async def update_counts(self) -> None:
+        """Returns when all workers that answer have written down the numbers of their queues."""
+        await self._ask("all_counted", scraped=True)
+
+    async def _ask(self, kind: str, **message: Any) -> None:
+        """Returns when the supervisor has sent the answer of this kind, which several may wait for."""
+        if kind not in self._answers:
+            self._answers[kind] = asyncio.get_running_loop().create_future()
+            self.tell(**message)
+        await asyncio.shield(self._answers[kind])
+
+    async def _follow(self, changed: Models) -> None:
+        """Swaps what another worker has swapped; where that fails, this process ends, and the next one opens it."""
+        await self._serving.wait()
+        assert isinstance(self._server.backend, ServedModel)
+        for name, (folder, source) in changed.items():
+            try:
+                await self._server.backend.group[name].follow(folder, source)
+            except Unavailable:  # the service ends
+                break
+            except Exception as error:  # noqa: BLE001 - whatever it is, a new process is the cure
+                log.error("%s is not what the other workers serve: %s", name, error)
+                self._server.fail()
+                return
+        self.tell(followed=True)
+
+    def leave(self, listeners: Sequence[Listener]) -> None:  # noqa: ARG002 - the supervisor has them
+        self.tell(leaving=True)
+
+
+def begin_worker(argument: str) -> tuple[Settings, Membership]:
+    """`argument`: a WorkerSpec. The process ends with the supervisor."""
+    fields = json.loads(argument)
+    spec = WorkerSpec(**fields | {"address": tuple(fields["address"])})
+    end_with(os.getppid())
+    if spec.cores:
+        os.sched_setaffinity(0, spec.cores)
+    settings = Settings.from_environment()
+    if not settings.threads:
+        settings = settings.model_copy(update={"threads": min(spec.threads, available_cores())})
+    configure_logging(settings, process=spec.name)
+    return settings, Membership(spec)

@@ -1,0 +1,39 @@
+"""Texts read by the tokenizer and its readers, at once, without an event loop."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from packbert.service.tokenization.chunks import TextChunk, TextReader, chunk_end
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text
+from packbert.service.tokenization.tokenizer import Tokenizer
+
+
+def encode(
+    tokenizer: Tokenizer, texts: Sequence[Text], options: EncodeOptions, truncate: Direction | None
+) -> list[EncodedText]:
+    return asyncio.run(tokenizer.encode(texts, options, truncate))
+
+
+def read_chunks(reader: TextReader) -> list[TextChunk]:
+    """All chunks; only the last one says that nothing is left."""
+    chunks = []
+    while reader.position < len(reader.texts):
+        end = chunk_end(reader.sizes, reader.position, reader.sequences_per_text)
+        chunks.append(reader.read(end))
+        assert (chunks[-1].left == 0) == (reader.position == len(reader.texts))
+    return chunks
+
+
+def read_all(reader: TextReader) -> tuple[list[EncodedText], list[int]]:
+    """The sequences, and the text of each."""
+    chunks = read_chunks(reader)
+    owners = [owner for chunk in chunks for owner in chunk.owners]
+    assert owners == sorted(owners)
+    return [one for chunk in chunks for one in chunk.work], owners
+
+
+def fields(one: EncodedText) -> tuple[Any, ...]:
+    """What two equal sequences have in common."""
+    arrays = [(array.tolist(), array.dtype) for array in (one.ids, one.types, one.spans)]
+    return *arrays, one.outputs, one.masks, one.top_k, one.truncated, one.empty, one.pooled_from
