@@ -17,11 +17,19 @@
 - {name: BERT_DEVICE, value: {{ include "bert.device" . }}}
 {{- if and (dig "requests" "cpu" "" .Values.resources) (not (dig "limits" "cpu" "" .Values.resources)) (not (hasKey .Values.settings "BERT_THREADS")) }}
 # nothing else bounds the cores that a pod without a limit uses
+{{- if gt (int .Values.workers) 1 }}
+- {name: BERT_THREADS, value: {{ include "bert.threads" . | quote }}}
+{{- else }}
 - {name: BERT_THREADS, valueFrom: {resourceFieldRef: {resource: requests.cpu, divisor: "1"}}}
+{{- end }}
 {{- end }}
 - {name: BERT_LINGER_SECONDS, value: {{ .Values.lingerSeconds | quote }}}
 - {name: BERT_DRAIN_SECONDS, value: {{ .Values.drainSeconds | quote }}}
-- {name: BERT_API_PROCESSES, value: {{ .Values.apiProcesses | quote }}}
+- {name: BERT_WORKERS, value: {{ .Values.workers | quote }}}
+{{- if and (gt (int .Values.workers) 1) (not (include "bert.oneCommand" .)) }}
+# the copy of the weights that the workers share; the container has no other folder that it can write
+- {name: BERT_CACHE, value: /tmp/packbert}
+{{- end }}
 {{- with .Values.adminPort }}
 - {name: BERT_ADMIN_PORT, value: {{ . | quote }}}
 {{- end }}

@@ -125,9 +125,17 @@ true
 
 {{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%spackbert-export:%s" (include "bert.prefix" .) (include "bert.tag" . | replace "cuda" "cpu")) }}{{- end -}}
 
-{{/* preStop, BERT_LINGER_SECONDS and BERT_DRAIN_SECONDS, 10 s for the last responses, 10 more for the engine process. */}}
+{{/* Of each worker: its share of the requested cores, rounded up. */}}
+{{- define "bert.threads" -}}
+{{- $cores := toString .Values.resources.requests.cpu -}}
+{{- $millis := ternary (trimSuffix "m" $cores | float64) (mulf (float64 $cores) 1000) (hasSuffix "m" $cores) -}}
+{{- divf $millis 1000 .Values.workers | ceil | int -}}
+{{- end -}}
+
+{{/* preStop, BERT_LINGER_SECONDS and BERT_DRAIN_SECONDS, 10 s for the last responses, 10 more until the supervisor
+     of several workers has killed one that does not end. */}}
 {{- define "bert.graceSeconds" -}}
-{{- $margin := ternary 20 10 (gt (int .Values.apiProcesses) 0) -}}
+{{- $margin := ternary 20 10 (gt (int .Values.workers) 1) -}}
 {{- add .Values.preStopSeconds .Values.lingerSeconds .Values.drainSeconds $margin -}}
 {{- end -}}
 
