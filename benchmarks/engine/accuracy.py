@@ -7,6 +7,7 @@ and the cosines to our vectors in fp32. The others' models are made by `benchmar
 """
 
 import argparse
+import asyncio
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def encode(encoder: Path, precision: str, texts: list[str]) -> Vectors:
         runner, tokenizer = ModelRunner(artifact, available_cores()), Tokenizer(artifact, 100_000)
         runner.open()
         tokenizer.open()
-        work = tokenizer.encode_sync(texts, EncodeOptions(outputs=frozenset({"mean"})), "right")
+        work = asyncio.run(tokenizer.encode(texts, EncodeOptions(outputs=frozenset({"mean"})), "right"))
         rows = [
             finite(row)["mean"][0]
             for i in range(0, len(work), BATCH_TEXTS)

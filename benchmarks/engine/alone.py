@@ -12,8 +12,19 @@ from packbert.service.engine.huge_pages import use_huge_pages
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import Chunk
 
 NO_LIMIT_SECONDS = 3600.0
+
+
+async def submit(batcher: Batcher, work: Sequence[Tokens]) -> None:
+    """A request of one chunk, until its rows are there. Raises what has ended it."""
+    chunk = Chunk(work)
+    request = batcher.admit(chunk.tokens, len(work), timeout_seconds=NO_LIMIT_SECONDS)
+    await batcher.send(request, chunk)
+    batcher.leave(request, answered=request.error is None)
+    if request.error is not None:
+        raise request.error
 
 
 class EngineAlone:
@@ -42,7 +53,7 @@ class EngineAlone:
         batcher = Batcher(run=self.runner.run, queue=queue, concurrency=self.runner.concurrency)
         serving = asyncio.create_task(batcher.serve())
         started = self._clock()
-        await asyncio.gather(*(batcher.begin(work, timeout_seconds=NO_LIMIT_SECONDS).finish() for work in requests))
+        await asyncio.gather(*(submit(batcher, work) for work in requests))
         seconds = self._clock() - started
         batcher.close("measured")
         await serving

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.engine.alone import NO_LIMIT_SECONDS, submit
 from benchmarks.harness.machine import machine
 from benchmarks.harness.mixes import STS_B
 from benchmarks.server.scenarios.findings import random_text
@@ -28,7 +29,6 @@ from packbert.service.tasks.embed import OPTIONS
 
 Run = Callable[[Sequence[str]], tuple[float, float]]  # gives seconds, and seconds of CPU
 REQUEST_TEXTS = 256
-NO_LIMIT_SECONDS = 3600.0
 
 
 def main() -> None:
@@ -93,14 +93,13 @@ def run_tokens(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:
     backend = engine.backend
     assert isinstance(backend, LocalBackend)
     options = OPTIONS[backend.artifact.manifest.embedding.pooling]
-    work = backend.tokenizer.encode_sync(texts, options, None)
+    work = engine.wait(backend.tokenizer.encode(texts, options, None))
     requests = [work[start : start + REQUEST_TEXTS] for start in range(0, len(work), REQUEST_TEXTS)]
 
-    async def submit() -> None:
-        batcher = backend.engine.batcher
-        await asyncio.gather(*(batcher.begin(one, timeout_seconds=NO_LIMIT_SECONDS).finish() for one in requests))
+    async def submit_all() -> None:
+        await asyncio.gather(*(submit(backend.engine.batcher, one) for one in requests))
 
-    return timed(lambda: engine.wait(submit()))
+    return timed(lambda: engine.wait(submit_all()))
 
 
 def run_library(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:

@@ -19,9 +19,9 @@ from packbert.service.artifact import open_artifact
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.flow import Task, TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest, TruncationFields
 from packbert.service.tasks.likelihood import score_sentences
 
@@ -82,10 +82,14 @@ async def make_contenders(tasks: Tasks, length: int) -> dict[str, Ask]:
     single = [word for word in words if word.isalnum()][: length - 2]
     texts = [" ".join(single[n:] + single[:n]) for n in range(length - 2)]
     masked = [text.replace(f"{single[n]} ", f"{tasks.tokenizer.mask_token} ", 1) for n, text in enumerate(texts)]
+
+    async def score(tasks: Tasks, fields: TruncationFields) -> Task:
+        return await score_sentences(tasks, texts[:1], fields, "within_word")
+
     contenders: dict[str, Ask] = {
-        "score": lambda: score_sentences(tasks, texts[:1], TruncationFields(), "within_word"),
-        "fill-mask": lambda: fill_mask(tasks, FillMaskRequest(inputs=masked, top_k=1)),
-        "embed": lambda: embed(tasks, EmbedRequest(inputs=texts, pooling="cls")),
+        "score": lambda: answer_request(tasks, score, TruncationFields()),
+        "fill-mask": lambda: answer_request(tasks, fill_mask, FillMaskRequest(inputs=masked, top_k=1)),
+        "embed": lambda: answer_request(tasks, embed, EmbedRequest(inputs=texts, pooling="cls")),
     }
     for name, ask in contenders.items():
         result = await ask()

@@ -1,6 +1,6 @@
 """`benchmarks/gpu.sh`: measures a model on a GPU, in this order: self-test, parity and repeatability, the attention
 kernel that runs, tokens per second of the engine, what other options are worth, and the whole server by the number of
-API processes.
+workers.
 
 Refuses to start without a GPU. Each size has a process of its own, since a fault of CUDA ends it. A part that fails
 leaves its error in the results, and the next part is measured; without self-test or parity there is no further part.

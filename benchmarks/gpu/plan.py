@@ -43,7 +43,7 @@ PLANS = {
         main_size="base",
         tokens=(1024, 4096, 16384, 65536),
         rounds=10,
-        server=ServerPlan(processes=(8, 10, 12), texts=(1, 32), connections=512, clients=6, seconds=10.0),
+        server=ServerPlan(workers=(1, 2, 4), texts=(1, 32), connections=512, clients=6, seconds=10.0),
         output="gpu",
     ),
     "cpu": GpuPlan(
@@ -53,7 +53,7 @@ PLANS = {
         main_size="tiny",
         tokens=(64, 256),
         rounds=1,
-        server=ServerPlan(processes=(1, 2), texts=(1, 32), connections=8, clients=2, seconds=0.5),
+        server=ServerPlan(workers=(1, 2), texts=(1, 32), connections=8, clients=2, seconds=0.5),
         output="gpu-rehearsal",
     ),
 }

@@ -1,5 +1,5 @@
-"""The whole server with one engine process: requests a second by the number of API processes, and the waiting time at a
-tenth of the best rate."""
+"""The whole server: requests a second by the number of workers, which share the device, and the waiting time at a tenth
+of the best rate."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ READY_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlan:
-    """The processes of the server and of its clients, and the load."""
+    """The workers of the server, the processes of its clients, and the load."""
 
-    processes: tuple[int, ...]
+    workers: tuple[int, ...]
     texts: tuple[int, ...]  # in a request
     connections: int
     clients: int  # processes; they share the machine with the server
@@ -33,37 +33,36 @@ class ServerPlan:
 
 
 def measure_server(artifact: Path, device: str, plan: ServerPlan) -> dict[str, Any]:
-    """`rates`: a Finding for each number of processes and texts; `latency`: at a tenth of the best rate."""
+    """`rates`: a Finding for each number of workers and texts; `latency`: at a tenth of the best rate."""
     findings: list[Finding] = []
     with client_processes(plan.clients) as clients:
-        for processes in plan.processes:
-            with running_server(artifact, device, processes) as one:
+        for workers in plan.workers:
+            with running_server(artifact, device, workers) as one:
                 for count in plan.texts:
                     load = Load(
                         requests=build_requests(count), texts=count, connections=plan.connections, seconds=plan.seconds
                     )
-                    findings.append(measure(one, processes, load, clients))
+                    findings.append(measure(one, workers, load, clients))
                     print(findings[-1], flush=True)
         best = max(
             (finding for finding in findings if finding.texts == plan.texts[0]),
             key=lambda finding: finding.requests_per_second,
         )
-        with running_server(artifact, device, best.api_processes) as one:
+        with running_server(artifact, device, best.workers) as one:
             waits = measure_latency(one, QUIET_SHARE * best.requests_per_second, plan.seconds, clients)
     return {
         "rates": [asdict(finding) for finding in findings],
-        "latency": {"api_processes": best.api_processes} | waits,
+        "latency": {"workers": best.workers} | waits,
     }
 
 
 @contextmanager
-def running_server(artifact: Path, device: str, processes: int) -> Iterator[ServiceProcess]:
+def running_server(artifact: Path, device: str, workers: int) -> Iterator[ServiceProcess]:
     """A server that is ready; raises RuntimeError with its output if it ends before that."""
     settings = {
         "BERT_ARTIFACT": str(artifact),
         "BERT_DEVICE": device,
-        "BERT_API_PROCESSES": str(processes),
-        "BERT_LOG_LEVEL": "warning",
+        "BERT_WORKERS": str(workers),
     }
     with ServiceProcess(settings, ready_seconds=READY_SECONDS) as one:
         if one.process.poll() is not None:

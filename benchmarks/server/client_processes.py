@@ -1,5 +1,5 @@
 """The loops of `harness.streams` in several client processes: one client in Python is the limit long before several
-API processes are."""
+workers are."""
 
 import asyncio
 import itertools

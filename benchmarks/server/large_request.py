@@ -35,12 +35,12 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=16)
     parser.add_argument("--pause", type=float, default=1.0, help="of a single client after an answer, in seconds")
     parser.add_argument("--seconds", type=float, default=120.0, help="of the runs without the large request")
-    parser.add_argument("--processes", type=int, default=0, help="BERT_API_PROCESSES")
+    parser.add_argument("--workers", type=int, default=1, help="BERT_WORKERS")
     asked = parser.parse_args()
     words = _words(asked.artifact)
     texts = [" ".join(itertools.islice(words, asked.words)) for _ in range(asked.texts)]
     rows = []
-    settings = {"BERT_ARTIFACT": str(asked.artifact.resolve()), "BERT_API_PROCESSES": str(asked.processes)}
+    settings = {"BERT_ARTIFACT": str(asked.artifact.resolve()), "BERT_WORKERS": str(asked.workers)}
 
     async def one_request(port: int) -> int:
         return await _embed(Connection(port), texts)

@@ -1,18 +1,18 @@
-"""`python -m benchmarks.server.processes`: requests a second and processor time, by the number of API processes.
+"""`python -m benchmarks.server.processes`: requests a second and processor time, by the number of workers.
 
 A closed loop over loopback: each connection of each client process sends one short text after another. The model is the
-tiny one of the tests, so that the model is not what is measured. Load and service share this machine's cores; with few
-cores, requests a second say little about what more processes bring. Microseconds of processor time a request say more:
-the times of an API process and of the engine show how many API processes one engine can serve.
+tiny one of the tests, so that the model is not what is measured, or that of `--artifact`. Load and service share this
+machine's cores: where these are the limit, the processor time of a request says more than the rate.
 """
 
 import argparse
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.harness.client import post
+from benchmarks.harness.client import percentile, post
 from benchmarks.harness.machine import table, write
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Cpu
@@ -21,17 +21,20 @@ from packbert.model_export.export import export
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "bert"
 WARM_UP_SECONDS = 1.0
+START_SECONDS = 60.0  # between the first worker that serves and the last
+LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    api_processes: int
+    workers: int
     texts: int  # in a request
     connections: int
     requests_per_second: float
-    engine_us: float  # processor time a request; with 0 API processes, of the only process
-    api_us: float  # a request, in all API processes together
-    busiest: float  # share of the API processes' work that the busiest of them does
+    p50_ms: float
+    p99_ms: float
+    processor_us: float  # a request, in all processes of the service together
+    busiest: float  # share of the workers' processor time that the busiest of them takes
 
 
 def main() -> None:
@@ -42,20 +45,22 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--processes", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--artifact", type=Path, help="of the model; the tiny one unless given")
     parser.add_argument("--texts", type=int, nargs="+", default=[1, 32], help="in a request")
     parser.add_argument("--clients", type=int, default=1, help="client processes")
     parser.add_argument("--output", default="processes", help="name of the JSON file in benchmarks/results; - for none")
     arguments = parser.parse_args()
     findings = []
     with tempfile.TemporaryDirectory() as folder, client_processes(arguments.clients) as clients:
-        artifact = Path(folder) / "artifact"
-        export(GOLDEN, artifact, precision="fp32")
-        for processes in arguments.processes:
+        artifact = arguments.artifact
+        if artifact is None:
+            export(GOLDEN, artifact := Path(folder) / "artifact", precision="fp32")
+        for workers in arguments.workers:
             settings = {
-                "BERT_ARTIFACT": str(artifact),
-                "BERT_API_PROCESSES": str(processes),
-                "BERT_LOG_LEVEL": "warning",
+                "BERT_ARTIFACT": str(artifact.resolve()),
+                "BERT_CACHE": str(Path(folder) / "cache"),
+                "BERT_WORKERS": str(workers),
             }
             with ServiceProcess(settings) as service:
                 for texts in arguments.texts:
@@ -63,7 +68,7 @@ def main() -> None:
                     load = Load(
                         requests=requests, texts=texts, connections=arguments.connections, seconds=arguments.seconds
                     )
-                    findings.append(measure(service, processes, load, clients))
+                    findings.append(measure(service, workers, load, clients))
                     print(findings[-1], flush=True)
     rows = [list(asdict(finding).values()) for finding in findings]
     print(table(list(Finding.__dataclass_fields__), [[f"{value:.4g}" for value in row] for row in rows]))
@@ -79,35 +84,35 @@ class Load:
     seconds: float
 
 
-def measure(service: ServiceProcess, processes: int, load: Load, clients: ClientProcesses) -> Finding:
-    pids = children(service.process.pid)
-    engine = pids.pop("engine", service.process.pid)
+def measure(service: ServiceProcess, workers: int, load: Load, clients: ClientProcesses) -> Finding:
+    main = service.process.pid
+    serving = serving_workers(service, workers) if workers > 1 else [main]
     clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=WARM_UP_SECONDS)
-    before = {pid: Cpu.of(pid) for pid in (engine, *pids.values())}
+    before = {pid: Cpu.of(pid) for pid in {main, *serving}}
     stream = clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=load.seconds)
     used = {pid: Cpu.of(pid).since(before[pid]).process for pid in before}
-    answered = len(stream.answered)
-    apis = [used[pid] for pid in pids.values()]
+    by_workers = [used[pid] for pid in serving]
+    p50, p99 = (percentile(stream.answered, share) for share in (0.5, 0.99))
     return Finding(
-        api_processes=processes,
+        workers=workers,
         texts=load.texts,
         connections=load.connections,
         requests_per_second=stream.rate,
-        engine_us=used[engine] / answered * 1e6,
-        api_us=sum(apis) / answered * 1e6,
-        busiest=max(apis) / sum(apis) if apis else 1.0,
+        p50_ms=p50,
+        p99_ms=p99,
+        processor_us=sum(used.values()) / len(stream.answered) * 1e6,
+        busiest=max(by_workers) / sum(by_workers),
     )
 
 
-def children(pid: int) -> dict[str, int]:
-    """Name -> process id of the children of the supervisor `pid`."""
-    found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-        named = next((word for word in words if word.startswith('{"name":"')), "")
-        if named:
-            found[named.split('"')[3]] = int(child)
-    return found
+def serving_workers(service: ServiceProcess, workers: int) -> list[int]:
+    """Their process ids when all of them serve: until then the first ones get all connections. Raises TimeoutError."""
+    end, pid = time.monotonic() + START_SECONDS, service.process.pid
+    while f"with {workers} workers" not in service.output():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not all of {workers} workers serve after {START_SECONDS} s: {service.output()}")
+        time.sleep(LOOK_SECONDS)
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 if __name__ == "__main__":

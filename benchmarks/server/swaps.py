@@ -1,6 +1,6 @@
 """Swaps of a model under load: how many requests fail, how many answers are not wholly one model's.
 
-python -m benchmarks.server.swaps FIRST SECOND [--swaps 200] [--api-processes 0] [--clients 4]
+python -m benchmarks.server.swaps FIRST SECOND [--swaps 200] [--workers 1] [--clients 4]
 
 FIRST and SECOND are artifacts. The rate during a swap is compared with that of the seconds before it, in which the same
 model answers. The memory shows whether a model that has left is let go.
@@ -29,7 +29,7 @@ LAST_LINES = 40  # of the output of a service that gives no answer
 
 
 def post(service: ServiceProcess, path: str, body: object) -> httpx.Response:
-    """Over a new connection, so that any of the API processes answers. Ends with the last lines of a service that gives
+    """Over a new connection, so that any of the workers answers. Ends with the last lines of a service that gives
     no answer."""
     try:
         return httpx.post(service.url + path, json=body, headers=ADMIN, timeout=REPLY_SECONDS)
@@ -68,12 +68,12 @@ def ask(url: str, known: dict[str, object], counts: Counter[str], stop: threadin
                 counts["right"] += 1
 
 
-def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dict[str, float]:
+def run(folders: list[str], swaps: int, workers: int, clients: int) -> dict[str, float]:
     known, counts, stop = known_answers(folders), Counter[str](), threading.Event()
     settings = {
         "BERT_MODELS": f"one={folders[0]}",
         "BERT_ADMIN_KEY": KEY,
-        "BERT_API_PROCESSES": str(api_processes),
+        "BERT_WORKERS": str(workers),
         "BERT_TOKEN_BUDGET": "256",
     }
     with ServiceProcess(settings) as service:
@@ -100,17 +100,17 @@ def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dic
         "answers a second during swaps": round(answered / seconds, 2),
         "share of the rate without": round(answered / expected, 2),
     }
-    return {"api_processes": api_processes, "swaps": swaps, "swaps refused": refused} | ends | kept | rates
+    return {"workers": workers, "swaps": swaps, "swaps refused": refused} | ends | kept | rates
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs=2, type=Path, metavar="ARTIFACT")
     parser.add_argument("--swaps", type=int, default=200)
-    parser.add_argument("--api-processes", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
     given = parser.parse_args()
-    print(json.dumps(run([*map(str, given.folders)], given.swaps, given.api_processes, given.clients), indent=1))
+    print(json.dumps(run([*map(str, given.folders)], given.swaps, given.workers, given.clients), indent=1))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""`python -m benchmarks.server.visits ARTIFACT`: how much of the code a warm `/fill-mask` runs, in one process.
+"""`python -m benchmarks.server.visits ARTIFACT [ROUTE BODY]`: how much of the code a warm request runs, in one process.
+
+Without a route it is a `/fill-mask`.
 
 Counts what runs of `service/` and `model_export/` on all threads, from the first byte received until the process is
 idle again: the files entered, the visits to a file (a call from another file or from a library) and the Python calls (a
 coroutine or generator that goes on is called again). Each number is the median of REQUESTS requests.
 """
 
+import json
 import os
 import signal
 import socket
@@ -22,7 +25,7 @@ from packbert.service.__main__ import main as serve
 
 ROOT = str(Path(__file__).parents[2])
 PACKAGES = ("service", "model_export")
-REQUEST = post("/fill-mask", {"inputs": "paris is the [MASK] of france."})
+ROUTE, BODY = "/fill-mask", '{"inputs": "paris is the [MASK] of france."}'
 WARMUP, REQUESTS = 20, 21
 IDLE_SECONDS = 0.05  # after the response: what the process still does for the request
 
@@ -59,7 +62,7 @@ class Visits:
         return self._files[name]
 
 
-def ask(port: int, counter: Visits, measured: list[tuple[int, int, int]]) -> None:
+def ask(port: int, request: bytes, counter: Visits, measured: list[tuple[int, int, int]]) -> None:
     """Waits for the server, sends the requests one after another, and ends the server."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and send(port, get("/ready")) != b"200":
@@ -68,7 +71,7 @@ def ask(port: int, counter: Visits, measured: list[tuple[int, int, int]]) -> Non
         for number in range(WARMUP + REQUESTS):
             counter.reset()
             counter.counting = True
-            connection.sendall(REQUEST)
+            connection.sendall(request)
             assert connection.recv(2**16)[9:12] == b"200"
             time.sleep(IDLE_SECONDS)
             counter.counting = False
@@ -87,12 +90,12 @@ def send(port: int, request: bytes) -> bytes:
         return b""
 
 
-def main(artifact: str) -> None:
+def main(artifact: str, route: str = ROUTE, body: str = BODY) -> None:
     counter, port, measured = Visits(), free_port(), list[tuple[int, int, int]]()
     own = {"ARTIFACT": artifact, "PORT": str(port), "HOST": "127.0.0.1", "DRAIN_SECONDS": "0", "LOG_LEVEL": "warning"}
     os.environ.update({f"BERT_{name}": value for name, value in own.items()})
     counter.start()
-    client = threading.Thread(target=ask, args=(port, counter, measured))
+    client = threading.Thread(target=ask, args=(port, post(route, json.loads(body)), counter, measured))
     client.start()
     serve()
     sys.setprofile(None)
@@ -104,4 +107,4 @@ def main(artifact: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -6,6 +6,7 @@ still current is kept.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -116,7 +117,7 @@ def encode_texts(folder: Path, texts: Sequence[str]) -> list[list[int]]:
     """The token ids of `texts` by the tokenizer of our artifact in `folder`."""
     tokenizer = Tokenizer(open_artifact(folder), 100_000)
     tokenizer.open()
-    encoded = tokenizer.encode_sync(list(texts), EncodeOptions(outputs=frozenset({"mean"})), "right")
+    encoded = asyncio.run(tokenizer.encode(texts, EncodeOptions(outputs=frozenset({"mean"})), "right"))
     tokenizer.close()
     return [np.asarray(tokens.ids).tolist() for tokens in encoded]
 

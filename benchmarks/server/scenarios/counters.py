@@ -37,12 +37,12 @@ class Sent:
 
 
 async def counters(artifact: Path, _: LoadPlan) -> list[Finding]:
-    return [one for processes in (0, 2) for one in await _compare(artifact, processes)]
+    return [one for workers in (1, 2) for one in await _compare(artifact, workers)]
 
 
-async def _compare(artifact: Path, api_processes: int) -> list[Finding]:
-    settings = SETTINGS | {"BERT_ARTIFACT": str(artifact), "BERT_API_PROCESSES": str(api_processes)}
-    name, sent = f"counters, {api_processes} API processes", Sent()
+async def _compare(artifact: Path, workers: int) -> list[Finding]:
+    settings = SETTINGS | {"BERT_ARTIFACT": str(artifact), "BERT_WORKERS": str(workers)}
+    name, sent = f"counters, {workers} workers", Sent()
     with ServiceProcess(settings) as process:
         kinds = _requests() * ROUNDS
         random.shuffle(kinds)

@@ -43,14 +43,14 @@ class Instance:
 
 
 async def rolling(artifact: Path, plan: LoadPlan) -> list[Finding]:
-    """Restarts one instance after the other until all requests have been sent; with 0 and with 2 API processes."""
-    return [one for processes in (0, 2) for one in await _roll(artifact, plan.rolling, processes)]
+    """Restarts one instance after the other until all requests have been sent; with one worker and with two."""
+    return [one for workers in (1, 2) for one in await _roll(artifact, plan.rolling, workers)]
 
 
-async def _roll(artifact: Path, requests: int, api_processes: int) -> list[Finding]:
+async def _roll(artifact: Path, requests: int, workers: int) -> list[Finding]:
     settings = {
         "BERT_ARTIFACT": str(artifact),
-        "BERT_API_PROCESSES": str(api_processes),
+        "BERT_WORKERS": str(workers),
         "BERT_LINGER_SECONDS": str(LINGER_SECONDS),
     }
     instances = [Instance(settings), Instance(settings)]
@@ -70,7 +70,7 @@ async def _roll(artifact: Path, requests: int, api_processes: int) -> list[Findi
             each.cancel()
     failed = statuses.total() - statuses[200]
     bad = sum(code != 0 for code in codes)
-    name = f"rolling, {api_processes} API processes"
+    name = f"rolling, {workers} workers"
     return [
         Finding(name, "requests sent", float(statuses.total())),
         Finding(name, "restarts", float(len(codes))),
