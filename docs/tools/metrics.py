@@ -12,7 +12,6 @@ from packbert.service.scheduling.batcher import Batcher
 from tests.service.fakes import FakeRunner, make_queue
 
 COLUMNS = ("metric", "type", "labels", "unit", "meaning")
-GPU_ONLY = {"bert_device_memory_used_bytes", "bert_device_memory_bytes"}
 UNITS = {  # by the end of the name without _total: the first that fits
     "tokens_per_second": "tokens a second",
     "seconds": "seconds",
@@ -56,7 +55,7 @@ def scrape() -> str:
     manifest = SimpleNamespace(name="", precision="", device="", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")
     state = register_state([artifact], {"": os.getpid()}, {"": ""})
-    return render([*metrics.registries, state])[0].decode()
+    return render([metrics.registry(), state])[0].decode()
 
 
 def metrics_table() -> str:

@@ -19,7 +19,7 @@ COLUMNS = ("variable", "default", "allowed", "what it sets")
 NOT_PASSED = ("artifact", "model", "models", "precision", "cache", "host", "port")  # the container has its own
 # The chart has values for these, and takes no key in clear text.
 OF_CHART = {
-    *("device", "api_processes", "admin_port", "linger_seconds", "drain_seconds"),
+    *("device", "workers", "admin_port", "linger_seconds", "drain_seconds"),
     *("api_key", "api_key_file", "admin_key"),
 }
 
