@@ -25,7 +25,7 @@ $(INSTALLED): requirements$(ON_CPU).lock pyproject.toml
 	@echo "installing packbert and its packages into .venv: some minutes without a cache"
 	@$(PYTHON) -m venv $(if $(filter-out $(INSTALLED),$(wildcard .venv/installed*)),--clear) .venv  # the runtimes share a folder
 	@$(PIP) --require-hashes -r requirements$(ON_CPU).lock || { $(NOT_INSTALLED); }
-	@$(PIP) --no-deps -e . || { $(NOT_INSTALLED); }
+	@$(PIP) --no-deps --config-settings editable_mode=compat -e . || { $(NOT_INSTALLED); }
 	@echo "installed: $(BIN)/packbert --help shows its commands"
 	@touch $@
 
@@ -97,7 +97,7 @@ test-wheel: dev
 # Ray Serve and Ray Data on a local cluster of several nodes (installs ray, beside the environment of the other tests)
 test-ray: dev
 	$(PYTHON) -m venv build/ray
-	build/ray/bin/python -m pip install --quiet --disable-pip-version-check -e .[dev,ray]
+	build/ray/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat -e .[dev,ray]
 	build/ray/bin/python -m pytest -W ignore tests/deploy/with_ray.py  # Ray warns of its own code
 
 # the whole suite with the lowest versions that pyproject.toml allows (TESTS=tests/service/http for a part of it)
@@ -106,7 +106,7 @@ test-lowest: dev
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python build/lowest/bin/python --no-annotate --no-header \
 		--no-emit-index-url --extra dev pyproject.toml -o build/lowest/requirements.txt
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -r build/lowest/requirements.txt
-	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat -e .
 	build/lowest/bin/python -m pytest $(ON_ALL_CORES) $(TESTS)
 
 # what the pages take from code, results and answers, then the site
@@ -124,7 +124,7 @@ site: .venv/docs
 	$(BIN)/python -m docs.tools.built build/site
 
 .venv/docs: $(DEV) pyproject.toml
-	$(PIP) -e .[docs]
+	$(PIP) --config-settings editable_mode=compat -e .[docs]
 	@touch $@
 
 # compares with transformers, live, at BERT-base size (installs torch and transformers)

@@ -9,12 +9,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from packbert.model_export.artifact.lifeline import end_with
-from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, ManifestError, available
-from packbert.model_export.errors import ExportError, HubUnavailable
-from packbert.model_export.folder import check_empty
-from packbert.model_export.hub import locate, locate_base
 from packbert.parser import Parser, one_of
+
+from .artifact.lifeline import end_with
+from .artifact.manifest import TOKENIZER, Manifest, ManifestError, available
+from .errors import ExportError, HubUnavailable
+from .folder import check_empty
+from .hub import locate, locate_base
 
 CHECKPOINT = (
     "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased, with a "
@@ -65,8 +66,8 @@ def _parser(command: str) -> Parser:
     # the process that starts this one, which ends with it
     parser.add("model", "--parent", type=int, help=argparse.SUPPRESS)
     if exports:
-        from packbert.model_export.build import PRECISIONS  # a download takes a third of its time without ONNX
-        from packbert.model_export.export import AUTO
+        from .build import PRECISIONS  # a download takes a third of its time without ONNX
+        from .export import AUTO
 
         precisions = (AUTO, *sorted(PRECISIONS))
         parser.add("model", "artifact", metavar="ARTIFACT", type=Path, help="the folder to write; must be new or empty")
@@ -92,7 +93,7 @@ def _parser(command: str) -> Parser:
 
 
 def _export(arguments: argparse.Namespace) -> str:
-    from packbert.model_export.export import export
+    from .export import export
 
     check_empty(arguments.artifact, arguments.device)  # before a download
     folder, name = locate(arguments.checkpoint)
@@ -119,7 +120,7 @@ def _describe(model: str) -> int:
             manifest.check_files(folder)
             print(report(manifest, folder))
         return 0
-    from packbert.model_export.describe import describe_checkpoint
+    from .describe import describe_checkpoint
 
     folder, name = locate(model)
     description = describe_checkpoint(folder, name, base=locate_base(folder, ""))
@@ -129,7 +130,7 @@ def _describe(model: str) -> int:
 
 def report(manifest: Manifest, artifact: Path) -> str:
     """What an artifact is, the heads that are missing, every default that was assumed, and the errors measured."""
-    from packbert.model_export.artifact.special_tokens import describe_own_of_file
+    from .artifact.special_tokens import describe_own_of_file
 
     sizes = manifest.sizes
     size = f"{sizes['layers']} layers of {sizes['hidden']}, {sizes['parameters'] / 1e6:.1f} M parameters"

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from packbert.model_export.artifact.manifest import ADAPTER_CONFIG
-from packbert.model_export.errors import ExportError
-from packbert.model_export.lazy_weight import Array, LazyWeight
-from packbert.model_export.weights import Weights, read_safetensors, read_torch
+from .artifact.manifest import ADAPTER_CONFIG
+from .errors import ExportError
+from .lazy_weight import Array, LazyWeight
+from .weights import Weights, read_safetensors, read_torch
 
 FILES = {"adapter_model.safetensors": read_safetensors, "adapter_model.bin": read_torch}  # by priority
 WRAPPER = "base_model.model."  # before the names of the base's weights

@@ -3,36 +3,36 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS
-from packbert.model_export.checkpoint import Checkpoint, NamedWeights
-from packbert.model_export.errors import ExportError, PrecisionError
-from packbert.model_export.families import Architecture
-from packbert.model_export.graph.alibi import ALIBI
-from packbert.model_export.graph.attention import (
+from .artifact.cpu import BF16
+from .artifact.manifest import TOKEN_WEIGHTS
+from .checkpoint import Checkpoint, NamedWeights
+from .errors import ExportError, PrecisionError
+from .families import Architecture
+from .graph.alibi import ALIBI
+from .graph.attention import (
     Attention,
     Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
     PlainRows,
 )
-from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.graph.channel_shift import ChannelShift, NoShift, taken_offsets
-from packbert.model_export.graph.disentangled import DISENTANGLED
-from packbert.model_export.graph.encoder import Encoder
-from packbert.model_export.graph.heads import ExactLogits, Heads, Int8Shortlist
-from packbert.model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
-from packbert.model_export.graph.pooling import build_sentence, build_token_outputs
-from packbert.model_export.graph.relative import RELATIVE
-from packbert.model_export.graph.rotary import ROTARY
-from packbert.model_export.graph.states import build_attention, declare_states, name_states
-from packbert.model_export.labels import Classifier, classifier_of
-from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.sentence import SentenceModel
-from packbert.model_export.token_model import embedding_model, sides
-from packbert.model_export.tokenizer import TokenizerFiles
-from packbert.model_export.tokenizer_check import ModelBounds, why_unusable
-from packbert.model_export.verification.reference import Reference
+from .graph.builder import GraphBuilder, Value
+from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
+from .graph.disentangled import DISENTANGLED
+from .graph.encoder import Encoder
+from .graph.heads import ExactLogits, Heads, Int8Shortlist
+from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
+from .graph.pooling import build_sentence, build_token_outputs
+from .graph.relative import RELATIVE
+from .graph.rotary import ROTARY
+from .graph.states import build_attention, declare_states, name_states
+from .labels import Classifier, classifier_of
+from .lazy_weight import LazyWeight
+from .sentence import SentenceModel
+from .token_model import embedding_model, sides
+from .tokenizer import TokenizerFiles
+from .tokenizer_check import ModelBounds, why_unusable
+from .verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
 POSITIONAL = {

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from packbert.model_export.adapter import Adapter
-from packbert.model_export.artifact.manifest import (
+from .adapter import Adapter
+from .artifact.manifest import (
     ADAPTER_CONFIG,
     MODULES,
     SENTENCE_SETTINGS,
@@ -21,11 +21,11 @@ from packbert.model_export.artifact.manifest import (
     open_file,
     read_file,
 )
-from packbert.model_export.errors import ExportError
-from packbert.model_export.facts import CONFIG, ENCODER_CONFIG, Files
-from packbert.model_export.families import architecture_of, family_of, jina_family
-from packbert.model_export.lazy_weight import Dense, LazyWeight
-from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
+from .errors import ExportError
+from .facts import CONFIG, ENCODER_CONFIG, Files
+from .families import architecture_of, family_of, jina_family
+from .lazy_weight import Dense, LazyWeight
+from .weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
 ORIGINAL_CONFIG = "bert_config.json"  # CONFIG of google-research/bert
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # files that a tokenizer is read from

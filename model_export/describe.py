@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packbert.model_export.artifact.special_tokens import describe_own
-from packbert.model_export.build import BuiltModel, build_graph, check_tokenizer_fits
-from packbert.model_export.checkpoint import Checkpoint
-from packbert.model_export.errors import ExportError
-from packbert.model_export.families import Architecture, architecture_of, family_of
-from packbert.model_export.labels import pair_labels
-from packbert.model_export.sentence import SentenceModel
-from packbert.model_export.token_model import embedding_model
-from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
+from .artifact.special_tokens import describe_own
+from .build import BuiltModel, build_graph, check_tokenizer_fits
+from .checkpoint import Checkpoint
+from .errors import ExportError
+from .families import Architecture, architecture_of, family_of
+from .labels import pair_labels
+from .sentence import SentenceModel
+from .token_model import embedding_model
+from .tokenizer import TokenizerFiles, read_tokenizer
 
 MAX_LABELS = 8  # that are listed
 

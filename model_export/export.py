@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from packbert.model_export.artifact.cpu import BF16, cpu_signature, has_fast_int8, trim_heap, why_bf16_unavailable
-from packbert.model_export.artifact.manifest import (
+from .artifact.cpu import BF16, cpu_signature, has_fast_int8, trim_heap, why_bf16_unavailable
+from .artifact.manifest import (
     ATTENTION,
     FORMAT,
     HEADS,
@@ -25,18 +25,18 @@ from packbert.model_export.artifact.manifest import (
     files_of,
     sha256,
 )
-from packbert.model_export.artifact.prepack import prepack
-from packbert.model_export.build import PRECISIONS, BuiltModel, build_graph, check_tokenizer_fits
-from packbert.model_export.checkpoint import Checkpoint
-from packbert.model_export.errors import ExportError, PrecisionError
-from packbert.model_export.folder import atomic_folder, check_empty
-from packbert.model_export.graph.states import write_layers
-from packbert.model_export.labels import pair_labels, relevance_scores
-from packbert.model_export.sentence import SentenceModel
-from packbert.model_export.token_model import sides
-from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
-from packbert.model_export.verification.reference import one_word_texts
-from packbert.model_export.verification.verify import TOLERANCE, Expected, measure_speeds, reference_outputs, verify
+from .artifact.prepack import prepack
+from .build import PRECISIONS, BuiltModel, build_graph, check_tokenizer_fits
+from .checkpoint import Checkpoint
+from .errors import ExportError, PrecisionError
+from .folder import atomic_folder, check_empty
+from .graph.states import write_layers
+from .labels import pair_labels, relevance_scores
+from .sentence import SentenceModel
+from .token_model import sides
+from .tokenizer import TokenizerFiles, read_tokenizer
+from .verification.reference import one_word_texts
+from .verification.verify import TOLERANCE, Expected, measure_speeds, reference_outputs, verify
 
 CANARY_LENGTH = 17  # tokens
 SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")

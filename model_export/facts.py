@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS, TOKENIZER
+from .artifact.manifest import SENTENCE_SETTINGS, TOKENIZER
 
 CONFIG, TOKENIZER_CONFIG, TOKENS_MAP = "config.json", "tokenizer_config.json", "special_tokens_map.json"
 ENCODER_CONFIG = "sentence_bert_config.json"  # of sentence-transformers' module Transformer, under its usual name

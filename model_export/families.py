@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from packbert.model_export import part_names as stored
-from packbert.model_export.errors import ExportError
-from packbert.model_export.position_settings import (
+from . import part_names as stored
+from .errors import ExportError
+from .position_settings import (
     ACTIVATIONS,
     CONVOLUTION_WIDTH,
     Config,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from packbert.model_export.artifact.manifest import MANIFEST
-from packbert.model_export.errors import ExportError
+from .artifact.manifest import MANIFEST
+from .errors import ExportError
 
 PARTIAL = ".partial"  # suffix of the folder's name while it is written
 

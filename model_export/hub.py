@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
 
-from packbert.model_export.artifact.manifest import (
+from .artifact.manifest import (
     CHECKPOINT_WEIGHTS,
     DESCRIPTION,
     HUB_ID,
@@ -19,8 +19,8 @@ from packbert.model_export.artifact.manifest import (
     PICKLES,
     has_preferred_weights,
 )
-from packbert.model_export.checkpoint import read_adapter
-from packbert.model_export.errors import ExportError, HubUnavailable
+from .checkpoint import read_adapter
+from .errors import ExportError, HubUnavailable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TEMPORARY = (408, 429, *range(500, 600))  # statuses

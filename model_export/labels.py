@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packbert.model_export.checkpoint import Checkpoint, NamedWeights
-from packbert.model_export.errors import ExportError
-from packbert.model_export.facts import read_fact
-from packbert.model_export.families import Family
-from packbert.model_export.position_settings import int_setting
+from .checkpoint import Checkpoint, NamedWeights
+from .errors import ExportError
+from .facts import read_fact
+from .families import Family
+from .position_settings import int_setting
 
 TASKS = {  # end of a class name -> our output
     "ForSequenceClassification": "labels",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.errors import ExportError
+from .errors import ExportError
 
 Array = NDArray[np.float32]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packbert.model_export.errors import ExportError
+from .errors import ExportError
 
 Config = Mapping[str, Any]
 ACTIVATIONS = {

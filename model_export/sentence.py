@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packbert.model_export.artifact.manifest import MODULES, SENTENCE_SETTINGS
-from packbert.model_export.artifact.pooling import MODES, SECOND_LOG
-from packbert.model_export.checkpoint import Checkpoint, optional_json, read_json, read_modules, transformer_file
-from packbert.model_export.errors import ExportError
-from packbert.model_export.facts import ENCODER_CONFIG
-from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.torch_pickle import read_tensors
-from packbert.model_export.weights import FORMATS, Weights
+from .artifact.manifest import MODULES, SENTENCE_SETTINGS
+from .artifact.pooling import MODES, SECOND_LOG
+from .checkpoint import Checkpoint, optional_json, read_json, read_modules, transformer_file
+from .errors import ExportError
+from .facts import ENCODER_CONFIG
+from .lazy_weight import LazyWeight
+from .torch_pickle import read_tensors
+from .weights import FORMATS, Weights
 
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
 SPLADE_ACTIVATIONS = ("relu", SECOND_LOG)  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))

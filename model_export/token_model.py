@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
-from packbert.model_export.checkpoint import Checkpoint, optional_json, read_modules
-from packbert.model_export.errors import ExportError
-from packbert.model_export.facts import METADATA, read_fact
-from packbert.model_export.families import Architecture
-from packbert.model_export.sentence import (
+from .artifact.manifest import SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
+from .checkpoint import Checkpoint, optional_json, read_modules
+from .errors import ExportError
+from .facts import METADATA, read_fact
+from .families import Architecture
+from .sentence import (
     PYLATE,
     Dense,
     Layer,
@@ -21,7 +21,7 @@ from packbert.model_export.sentence import (
     read_linear,
     sentence_model,
 )
-from packbert.model_export.tokenizer import MIN_TOKENS, TokenizerFiles
+from .tokenizer import MIN_TOKENS, TokenizerFiles
 
 DEFAULTS: Mapping[str, Any] = {  # of PyLate's settings
     "query_prefix": "[Q] ",

@@ -18,10 +18,10 @@ from tokenizers import (
     processors,
 )
 
-from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, TOKENIZER, open_file
-from packbert.model_export.checkpoint import optional_json
-from packbert.model_export.errors import ExportError
-from packbert.model_export.facts import (
+from .artifact.manifest import MAX_DESCRIPTION_BYTES, TOKENIZER, open_file
+from .checkpoint import optional_json
+from .errors import ExportError
+from .facts import (
     ENCODER_CONFIG,
     FACTS,
     NORMALIZER,
@@ -30,7 +30,7 @@ from packbert.model_export.facts import (
     Files,
     read_fact,
 )
-from packbert.model_export.families import BERT_TOKENS, Family
+from .families import BERT_TOKENS, Family
 
 SENTENCEPIECE = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model")
 FILES = "tokenizer.json, vocab.txt, or vocab.json with merges.txt"

@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from packbert.model_export.artifact.lifeline import end_with
-from packbert.model_export.artifact.manifest import TOKENIZER
+from .artifact.lifeline import end_with
+from .artifact.manifest import TOKENIZER
 
 MODULE = __name__
 MEMORY_BYTES = 2 * 2**30  # address space of the check, beyond what the process has before it loads the tokenizer

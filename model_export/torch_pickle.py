@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from packbert.model_export.errors import ExportError
-from packbert.model_export.lazy_weight import Array, LazyWeight, stored
+from .errors import ExportError
+from .lazy_weight import Array, LazyWeight, stored
 
 MAX_PICKLE_BYTES = 4 * 2**20  # without the storages; 400 weights take about 50 kB
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C

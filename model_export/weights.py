@@ -10,10 +10,10 @@ import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy, which safetensor
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, read_file
-from packbert.model_export.errors import ExportError
-from packbert.model_export.lazy_weight import Array, LazyWeight, stored
-from packbert.model_export.torch_pickle import read_tensors
+from .artifact.manifest import MAX_DESCRIPTION_BYTES, read_file
+from .errors import ExportError
+from .lazy_weight import Array, LazyWeight, stored
+from .torch_pickle import read_tensors
 
 TENSORFLOW = ("*.ckpt*.index", "*.h5")  # patterns of a TensorFlow checkpoint's files
 TOKENIZER = 'and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'

@@ -10,22 +10,23 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from packbert.model_export.artifact.cpu import use_one_heap
-from packbert.service.address import Listener, ListenError, bind_address
-from packbert.service.artifact import ManifestError
-from packbert.service.engine.device import find_artifacts
-from packbert.service.errors import DeviceError
-from packbert.service.flags import in_flags, variables_of
-from packbert.service.logs import configure_logging
-from packbert.service.model_cache import ModelError
-from packbert.service.observability.start import check_packages
-from packbert.service.prepare import ModelUnavailable
-from packbert.service.settings import Settings, SettingsError, set_variables
-from packbert.service.workers.channel import WORKER
+
+from .address import Listener, ListenError, bind_address
+from .artifact import ManifestError
+from .engine.device import find_artifacts
+from .errors import DeviceError
+from .flags import in_flags, variables_of
+from .logs import configure_logging
+from .model_cache import ModelError
+from .observability.start import check_packages
+from .prepare import ModelUnavailable
+from .settings import Settings, SettingsError, set_variables
+from .workers.channel import WORKER
 
 if TYPE_CHECKING:
-    from packbert.service.backend import Backend
-    from packbert.service.http.starting import Starting
-    from packbert.service.workers.worker import Membership
+    from .backend import Backend
+    from .http.starting import Starting
+    from .workers.worker import Membership
 
 
 class Stopped(BaseException):
@@ -58,7 +59,7 @@ def main(words: Sequence[str] = ()) -> int:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end this one
         if settings.workers == 1:
             return _serve(settings, sockets)
-        from packbert.service.workers.supervisor import supervise
+        from .workers.supervisor import supervise
 
         return supervise(settings, sockets, report)
 
@@ -66,7 +67,7 @@ def main(words: Sequence[str] = ()) -> int:
 
 
 def _serve_as_worker(argument: str) -> int:
-    from packbert.service.workers.worker import begin_worker
+    from .workers.worker import begin_worker
 
     settings, member = begin_worker(argument)
     return _guard(lambda: _serve(settings, [member.listener], member), lambda fault: member.tell(fault=fault))
@@ -92,8 +93,8 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
 
 def _serve(settings: Settings, listeners: Sequence[Listener], member: "Membership | None" = None) -> int:
     """HTTP and the models in this process."""
-    from packbert.service.http.server import Server, freeze_libraries, run
-    from packbert.service.observability.metrics import Metrics
+    from .http.server import Server, freeze_libraries, run
+    from .observability.metrics import Metrics
 
     if settings.can_swap:
         use_one_heap()
@@ -102,7 +103,7 @@ def _serve(settings: Settings, listeners: Sequence[Listener], member: "Membershi
     def make(starting: "Starting") -> "Backend":
         swapped = member.models if member else {}
         choices = find_artifacts(settings.of_each_model(swapped), starting.prepare)
-        from packbert.service.engine.local_backend import make_backend
+        from .engine.local_backend import make_backend
 
         freeze_libraries()
         return make_backend(settings, choices, metrics)
@@ -116,7 +117,7 @@ def _serve(settings: Settings, listeners: Sequence[Listener], member: "Membershi
 
 def run_bulk(words: Sequence[str]) -> NoReturn:
     """`packbert bulk`."""
-    from packbert.service.library.bulk_command import main as answer_file
+    from .library.bulk_command import main as answer_file
 
     end(answer_file(words))
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from packbert.service.artifact import Artifact
-from packbert.service.errors import SHUTTING_DOWN, Unavailable
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.start import start_tracing
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.queue import BULK_SHARE
-from packbert.service.settings import Settings
-from packbert.service.tasks.defaults import embedding_defaults, root_task, scorer
-from packbert.service.tasks.flow import Limits, Tasks
-from packbert.service.tokenization.tokenizer import Tokenizer
+from .artifact import Artifact
+from .errors import SHUTTING_DOWN, Unavailable
+from .observability.metrics import Metrics
+from .observability.start import start_tracing
+from .scheduling.batcher import Batcher
+from .scheduling.queue import BULK_SHARE
+from .settings import Settings
+from .tasks.defaults import embedding_defaults, root_task, scorer
+from .tasks.flow import Limits, Tasks
+from .tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from packbert.service.observability.spans import Tracing
+    from .observability.spans import Tracing
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 

@@ -8,8 +8,9 @@ from typing import Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from packbert.parser import Parser
-from packbert.service.model_names import MODEL_NAME
-from packbert.service.settings import GONE, KEYS, PREFIX, Settings, kind_of
+
+from .model_names import MODEL_NAME
+from .settings import GONE, KEYS, PREFIX, Settings, kind_of
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "model": (

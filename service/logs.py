@@ -5,8 +5,8 @@ from typing import Any
 
 from pythonjsonlogger.orjson import OrjsonFormatter
 
-from packbert.service.settings import Settings
-from packbert.service.turns import current_trace_id
+from .settings import Settings
+from .turns import current_trace_id
 
 ACCESS = logging.getLogger("service.access")
 NAMES = {"levelname": "level", "name": "logger"}  # of a record's attributes in JSON

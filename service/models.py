@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
-from packbert.service.backend import Backend
-from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
-from packbert.service.model_names import NamedModel
-from packbert.service.settings import SettingsError, named_models
+
+from .backend import Backend
+from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
+from .model_names import NamedModel
+from .settings import SettingsError, named_models
 
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder) and a backend of the same process; raises where it cannot be served

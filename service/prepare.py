@@ -16,9 +16,10 @@ from typing import IO, Any
 
 from packbert.model_export.artifact.cpu import BF16, has_fast_int8, processor_name, why_bf16_unavailable
 from packbert.model_export.artifact.manifest import Manifest
-from packbert.service.artifact import ManifestError, available
-from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
-from packbert.service.settings import Settings, SettingsError, variables_with
+
+from .artifact import ManifestError, available
+from .model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
+from .settings import Settings, SettingsError, variables_with
 
 PACKAGES = ("huggingface_hub", "ml_dtypes", "onnx", "safetensors", "tqdm")  # of the extra export
 PREFIX = re.compile("packbert (?:export|download): ")  # of the sentence that the exporter fails with

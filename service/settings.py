@@ -12,7 +12,8 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, PrivateAttr, Valida
 from pydantic.fields import FieldInfo
 
 from packbert.model_export.artifact.manifest import read_file
-from packbert.service.model_names import MAX_SHOWN, MODEL_NAME, NamedModel, read_models
+
+from .model_names import MAX_SHOWN, MODEL_NAME, NamedModel, read_models
 
 PREFIX = "BERT_"
 KEYS = ("api_key", "admin_key")  # they may be empty

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from packbert.service.errors import DeadlineExceeded
+from .errors import DeadlineExceeded
 
 T = TypeVar("T")
 TURN_SECONDS = 0.002  # of one request; a turn of the loop costs 30 us, so 2 % of the work

@@ -5,6 +5,7 @@ Who may import whom is in pyproject.toml, under [tool.importlinter].
 
 import ast
 import sys
+import tomllib
 
 from tests.paths import ROOT
 
@@ -67,7 +68,7 @@ def imports_of(tree: ast.Module) -> set[str]:
     """The third parties that a module imports, at its top or inside a function."""
     nodes = list(ast.walk(tree))
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     return {name.split(".")[0] for name in found} - sys.stdlib_module_names - {"packbert"}
 
 
@@ -109,3 +110,9 @@ def test_functions_are_short() -> None:
 
 def test_every_package_says_what_it_holds() -> None:
     assert [module for module, tree in TREES.items() if "__init__" in module and not ast.get_docstring(tree)] == []
+
+
+def test_a_wheel_has_every_folder_of_the_package() -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
+    folders = {module.rpartition(".")[0] for module in TREES}
+    assert set(stated) == folders | {"packbert"}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.manifest import BF16_ROWS, OF_MEANS, PACKED_ROWS, TOKEN_WEIGHTS
-from packbert.model_export.artifact.pooling import (
+from .manifest import BF16_ROWS, OF_MEANS, PACKED_ROWS, TOKEN_WEIGHTS
+from .pooling import (
     ENDS,
     NOTHING,
     PooledTokens,
@@ -19,7 +19,7 @@ from packbert.model_export.artifact.pooling import (
     sparse_feeds,
     sparse_spans,
 )
-from packbert.model_export.artifact.rows import (
+from .rows import (
     ALIGNMENT,
     BF16_ALIGNMENT,
     Feeds,

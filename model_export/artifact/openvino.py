@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.batch import LAST, hidden_name
-from packbert.model_export.artifact.cpu import BF16, float_state_kept
+from .batch import LAST, hidden_name
+from .cpu import BF16, float_state_kept
 
 # The import of OpenVINO writes an id for its telemetry to ~/intel. Without this package it has none.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]

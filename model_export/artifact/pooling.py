@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.rows import Feeds, Ints, place, row_width
+from .rows import Feeds, Ints, place, row_width
 
 Floats = NDArray[np.float32]
 # (length, first pooled position) -> the weights of the pooled tokens, or one for all

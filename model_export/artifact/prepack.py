@@ -5,7 +5,7 @@ from pathlib import Path
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from packbert.model_export.artifact.manifest import WEIGHTS
+from .manifest import WEIGHTS
 
 
 def prepack(model: Path, folder: Path) -> None:

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.graph.attention import variants
-from packbert.model_export.graph.blocks import BlockedRows, DistanceRows
-from packbert.model_export.graph.builder import TYPES, Value
-from packbert.model_export.graph.linear import normalized
+from .attention import variants
+from .blocks import BlockedRows, DistanceRows
+from .builder import TYPES, Value
+from .linear import normalized
 
 
 class AlibiRows(DistanceRows):

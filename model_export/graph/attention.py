@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from packbert.model_export.artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
-from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
-from packbert.model_export.graph.linear import Linear
-from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
+from ..artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
+from ..checkpoint import NamedWeights
+from ..lazy_weight import Dense, LazyWeight, affine_at
+from .builder import OPSET, TYPES, GraphBuilder, Value
+from .linear import Linear
 
 # bias of a score between two sequences, by dtype: the probability becomes exactly 0
 MASKED_SCORES: Mapping[str, np.generic] = {"float32": np.float32(-1e30), "float16": np.float16(-60000)}

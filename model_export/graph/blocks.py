@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from packbert.model_export.graph.attention import (
+from .attention import (
     MASKED_SCORES,
     Projections,
     RowIndex,
@@ -13,9 +13,9 @@ from packbert.model_export.graph.attention import (
     attention_probabilities,
     separating_bias,
 )
-from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
-from packbert.model_export.graph.linear import Linear
-from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
+from .builder import TYPES, GraphBuilder, Value
+from .linear import Linear
+from .positions import PositionedRows, differences, positions_of
 
 QUERIES = 256  # in a block: with it, the scores of 8,192 tokens in 12 heads take 100 MB
 BAND = 64  # slots of a band of queries, whose keys are in it, in the one before and in the one after it

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tqdm import tqdm
 
-from packbert.model_export.artifact.manifest import WEIGHTS, Tensor
-from packbert.model_export.lazy_weight import LazyWeight
+from ..artifact.manifest import WEIGHTS, Tensor
+from ..lazy_weight import LazyWeight
 
 OPSET, CONTRIB, IR_VERSION = 20, "com.microsoft", 10
 TYPES = {  # of values, as TensorProto numbers them

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.graph.linear import channel_scales
-from packbert.model_export.lazy_weight import Array, Dense, LazyWeight, affine_at
+from ..lazy_weight import Array, Dense, LazyWeight, affine_at
+from .builder import GraphBuilder, Value
+from .linear import channel_scales
 
 SPLIT_SHARE, SPLIT_STEP = 1 / 96, 16  # of the inner channels; the number of those split is a multiple of the step
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.graph.attention import PackedRows, Projections, Slots, concat_rows, variants
-from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
-from packbert.model_export.graph.channel_shift import NoShift
-from packbert.model_export.graph.linear import Linear, Norm
-from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
-from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
-from packbert.model_export.position_settings import CONVOLUTION_WIDTH, RelativePositions
+from ..checkpoint import NamedWeights
+from ..lazy_weight import Array, Dense, LazyWeight
+from ..position_settings import CONVOLUTION_WIDTH, RelativePositions
+from .attention import PackedRows, Projections, Slots, concat_rows, variants
+from .builder import TYPES, GraphBuilder, Value
+from .channel_shift import NoShift
+from .linear import Linear, Norm
+from .positions import PositionedRows, differences, positions_of
 
 CONTENT_TO_POSITION = "c2p"  # the term with K; the other one has Q
 

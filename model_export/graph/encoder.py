@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.graph.attention import Attention, Projections
-from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
-from packbert.model_export.graph.channel_shift import NoShift
-from packbert.model_export.graph.disentangled import add_convolution, disentangle
-from packbert.model_export.graph.linear import Linear, Norm
-from packbert.model_export.lazy_weight import Dense, LazyWeight
+from ..checkpoint import NamedWeights
+from ..lazy_weight import Dense, LazyWeight
+from .attention import Attention, Projections
+from .builder import CONTRIB, GraphBuilder, Value
+from .channel_shift import NoShift
+from .disentangled import add_convolution, disentangle
+from .linear import Linear, Norm
 
 
 def read_projections(parts: NamedWeights, shift: NoShift, layer: int) -> Projections:

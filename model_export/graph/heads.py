@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.errors import ExportError
-from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.graph.linear import add_and_activate, multiply, normalized, quantize
-from packbert.model_export.graph.pooling import build_sparse, weighted_sums
-from packbert.model_export.labels import Classifier
-from packbert.model_export.lazy_weight import LazyWeight
+from ..checkpoint import NamedWeights
+from ..errors import ExportError
+from ..labels import Classifier
+from ..lazy_weight import LazyWeight
+from .builder import GraphBuilder, Value
+from .linear import add_and_activate, multiply, normalized, quantize
+from .pooling import build_sparse, weighted_sums
 
 SHORTLIST = 64  # words per mask, whatever top_k is: an answer must not change with the top_k of other requests
 

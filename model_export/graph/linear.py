@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.lazy_weight import Array, LazyWeight
+from ..checkpoint import NamedWeights
+from ..lazy_weight import Array, LazyWeight
+from .builder import GraphBuilder, Value
 
 QMAX = 127.0  # largest int8 magnitude; -128 is unused so that the codes are symmetric
 # x86 without VNNI adds the products of two neighbouring codes in 16 bits: 255 times 128 fits. Less than 128, so that

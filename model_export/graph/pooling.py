@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from packbert.model_export.artifact.pooling import BLOCK, PART, PARTS, SHIFTS, SPARSE_BLOCK, WEIGHTINGS
-from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
-from packbert.model_export.graph.linear import activate
-from packbert.model_export.sentence import Dense, Layer, LayerNorm, SentenceModel
+from ..artifact.pooling import BLOCK, PART, PARTS, SHIFTS, SPARSE_BLOCK, WEIGHTINGS
+from ..sentence import Dense, Layer, LayerNorm, SentenceModel
+from .builder import TYPES, GraphBuilder, Value
+from .linear import activate
 
 SMALLEST_LENGTH = np.float32(1e-12)  # as in torch.nn.functional.normalize
 

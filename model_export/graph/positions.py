@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packbert.model_export.graph.attention import PackedRows
-from packbert.model_export.graph.builder import GraphBuilder, Value
+from .attention import PackedRows
+from .builder import GraphBuilder, Value
 
 
 @dataclass(slots=True)

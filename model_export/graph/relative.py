@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.graph.attention import MASKED_SCORES, variants
-from packbert.model_export.graph.builder import TYPES, Value
-from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
+from .attention import MASKED_SCORES, variants
+from .builder import TYPES, Value
+from .positions import PositionedRows, differences, positions_of
 
 BUCKETS, EXACT = 32, 8  # half of the buckets are of keys before the query, and the nearest EXACT are one distance each
 FARTHEST = 128  # the distance from which on all keys share a bucket

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.graph.attention import Bf16PackedRows, Projections, variants
-from packbert.model_export.graph.blocks import BlockedRows, DistanceRows
-from packbert.model_export.graph.builder import TYPES, Value
-from packbert.model_export.graph.linear import Linear
-from packbert.model_export.position_settings import Rotary
+from ..position_settings import Rotary
+from .attention import Bf16PackedRows, Projections, variants
+from .blocks import BlockedRows, DistanceRows
+from .builder import TYPES, Value
+from .linear import Linear
 
 
 class RotaryRows(DistanceRows):

@@ -7,14 +7,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from packbert.model_export.artifact.batch import LAST, OFFSETS, attention_name, hidden_name
-from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.graph.attention import Attention
-from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.graph.channel_shift import NoShift
-from packbert.model_export.graph.encoder import attention_input, read_projections
-from packbert.model_export.graph.linear import Linear
-from packbert.model_export.lazy_weight import Array, LazyWeight
+from ..artifact.batch import LAST, OFFSETS, attention_name, hidden_name
+from ..checkpoint import NamedWeights
+from ..lazy_weight import Array, LazyWeight
+from .attention import Attention
+from .builder import GraphBuilder, Value
+from .channel_shift import NoShift
+from .encoder import attention_input, read_projections
+from .linear import Linear
 
 
 def build_attention(g: GraphBuilder, parts: NamedWeights, linear: Linear, attention: Attention, shift: NoShift) -> None:

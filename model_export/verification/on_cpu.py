@@ -10,8 +10,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper, parser
 
-from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import HEADS, LAYERS, PACKED_ROWS
+from ..artifact.cpu import BF16
+from ..artifact.manifest import HEADS, LAYERS, PACKED_ROWS
 
 PACKED, DOMAIN = "PackedMultiHeadAttention", "reference"
 DEFINITION = """
@@ -108,7 +108,7 @@ class Bf16Graph:
     """The hidden states by OpenVINO, the rest by the heads' own graph."""
 
     def __init__(self, path: Path) -> None:
-        from packbert.model_export.artifact.openvino import OpenVinoEncoder  # other precisions do without OpenVINO
+        from ..artifact.openvino import OpenVinoEncoder  # other precisions do without OpenVINO
 
         self._encoder = OpenVinoEncoder(path.with_name(LAYERS), all_layers=path.name == LAYERS, threads=0)
         self._heads = OrtGraph(path.with_name(HEADS))

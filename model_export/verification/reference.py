@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.position_settings import RelativePositions, Rotary
-from packbert.model_export.sentence import Dense, Layer, LayerNorm, SentenceModel
-from packbert.model_export.verification.activations import ACTIVATIONS, Doubles
+from ..checkpoint import NamedWeights
+from ..lazy_weight import LazyWeight
+from ..position_settings import RelativePositions, Rotary
+from ..sentence import Dense, Layer, LayerNorm, SentenceModel
+from .activations import ACTIVATIONS, Doubles
 
 READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of one activation each
 MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes

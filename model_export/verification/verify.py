@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.batch import (
+from ..artifact.batch import (
     ATTENTION_OUTPUTS,
     LAST,
     OUTPUTS,
@@ -21,13 +21,13 @@ from packbert.model_export.artifact.batch import (
     pack,
     split,
 )
-from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
-from packbert.model_export.errors import PrecisionError
-from packbert.model_export.sentence import SentenceModel
-from packbert.model_export.verification.activations import Doubles
-from packbert.model_export.verification.on_cpu import Bf16Graph, Graph, OrtGraph, open_graph
-from packbert.model_export.verification.reference import Reference, applied, random_sequences, sentence_vector
+from ..artifact.cpu import BF16
+from ..artifact.manifest import ATTENTION, LAYERS, MODEL
+from ..errors import PrecisionError
+from ..sentence import SentenceModel
+from .activations import Doubles
+from .on_cpu import Bf16Graph, Graph, OrtGraph, open_graph
+from .reference import Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
-from packbert.service.artifact import Artifact, Manifest
-from packbert.service.errors import DeviceError
-from packbert.service.scheduling.cores import Concurrency
+
+from ..artifact import Artifact, Manifest
+from ..errors import DeviceError
+from ..scheduling.cores import Concurrency
 
 MIN_COSINE = {"fp32": 0.9999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
 # of the distance 1 - cosine in int8, relative to the export's: other exact kernels change the largest one by less than

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Tokens
-from packbert.service.errors import InferenceFailed, NotFinite, ServiceError
-from packbert.service.scheduling.batcher import Batcher
+
+from ..errors import InferenceFailed, NotFinite, ServiceError
+from ..scheduling.batcher import Batcher
 
 MAX_FAILURES = 3  # canaries in a row whose runs failed: every run fails, and a new process is the cure
 SELF_CHECK_SECONDS = 5.0  # between two canaries

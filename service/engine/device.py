@@ -13,12 +13,13 @@ from pathlib import Path
 
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.model_export.artifact.lifeline import end_with
-from packbert.service.artifact import Artifact, ManifestError, available, open_artifact
-from packbert.service.errors import DeviceError
-from packbert.service.model_cache import Cache
-from packbert.service.prepare import is_hub_id, prepare_model
-from packbert.service.settings import Settings
-from packbert.service.tasks.defaults import describe_defaults
+
+from ..artifact import Artifact, ManifestError, available, open_artifact
+from ..errors import DeviceError
+from ..model_cache import Cache
+from ..prepare import is_hub_id, prepare_model
+from ..settings import Settings
+from ..tasks.defaults import describe_defaults
 
 CUDA_CHECK = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
 TRIAL = f"from {__package__}.trial import main; main()"

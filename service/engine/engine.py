@@ -16,26 +16,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packbert.model_export.artifact.cpu import BF16
-from packbert.service.artifact import Artifact
-from packbert.service.engine.calibration import Calibration, golden_tokens
-from packbert.service.engine.canary import BATCHES_BETWEEN_CHECKS, SELF_CHECK_SECONDS, Canary, Health
-from packbert.service.engine.cpu import available_cores
-from packbert.service.engine.huge_pages import start_moving
-from packbert.service.engine.info import engine_info
-from packbert.service.engine.mapped_file import own_files
-from packbert.service.engine.runner import ModelRunner
-from packbert.service.engine.session import device_memory, memory_in_use
-from packbert.service.errors import SHUTTING_DOWN, DeviceError, Unavailable, loading
-from packbert.service.observability.metrics import Metrics
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.cores import SERIAL, Concurrency
-from packbert.service.scheduling.queue import BULK_SHARE, RequestQueue
-from packbert.service.scheduling.request import QueuedModel
-from packbert.service.scheduling.watchdog import BatchReport, BusyShare, Watchdog
-from packbert.service.settings import Settings
+
+from ..artifact import Artifact
+from ..errors import SHUTTING_DOWN, DeviceError, Unavailable, loading
+from ..observability.metrics import Metrics
+from ..scheduling.batcher import Batcher
+from ..scheduling.cores import SERIAL, Concurrency
+from ..scheduling.queue import BULK_SHARE, RequestQueue
+from ..scheduling.request import QueuedModel
+from ..scheduling.watchdog import BatchReport, BusyShare, Watchdog
+from ..settings import Settings
+from .calibration import Calibration, golden_tokens
+from .canary import BATCHES_BETWEEN_CHECKS, SELF_CHECK_SECONDS, Canary, Health
+from .cpu import available_cores
+from .huge_pages import start_moving
+from .info import engine_info
+from .mapped_file import own_files
+from .runner import ModelRunner
+from .session import device_memory, memory_in_use
 
 if TYPE_CHECKING:
-    from packbert.service.observability.spans import Tracing
+    from ..observability.spans import Tracing
 
 WINDOW_BATCHES = 2  # of a request in the queue, for each batch in flight
 CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes

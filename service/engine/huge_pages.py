@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from packbert.service.engine.cpu import lower_thread_priority
+from .cpu import lower_thread_priority
 
 SMAPS = Path("/proc/self/smaps")  # of each mapping a line "FIRST-LAST PERMISSIONS ...", then one for each count in kB
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -5,11 +5,12 @@ from importlib.metadata import version
 from typing import Any
 
 from packbert.model_export.artifact.manifest import CUMULATIVE_LENGTHS, PACKED_ROWS
-from packbert.service.artifact import Artifact
-from packbert.service.engine.session import OpenVinoSession, onnxruntime_version
-from packbert.service.settings import Settings
-from packbert.service.tasks.defaults import embedding_defaults, scorer
-from packbert.service.tasks.inputs import MAX_ATTENTION, MAX_TOP_K
+
+from ..artifact import Artifact
+from ..settings import Settings
+from ..tasks.defaults import embedding_defaults, scorer
+from ..tasks.inputs import MAX_ATTENTION, MAX_TOP_K
+from .session import OpenVinoSession, onnxruntime_version
 
 CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the layout of the graph
 

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packbert.service.artifact import Artifact
-from packbert.service.backend import Backend
-from packbert.service.engine.cpu import available_cores
-from packbert.service.engine.device import ArtifactChoice, find_artifact
-from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
-from packbert.service.engine.runner import ModelRunner
-from packbert.service.models import serve_models
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import register_state, render
-from packbert.service.scheduling.cores import Concurrency
-from packbert.service.settings import Settings
+from ..artifact import Artifact
+from ..backend import Backend
+from ..models import serve_models
+from ..observability.metrics import Metrics
+from ..observability.scrape import register_state, render
+from ..scheduling.cores import Concurrency
+from ..settings import Settings
+from .cpu import available_cores
+from .device import ArtifactChoice, find_artifact
+from .engine import Device, ModelEngine, common_concurrency
+from .runner import ModelRunner
 
 MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
 

@@ -20,9 +20,10 @@ from tempfile import TemporaryDirectory, gettempdir
 from packbert.model_export.artifact.cpu import cpu_signature
 from packbert.model_export.artifact.manifest import TOKENIZER, WEIGHTS, sha256
 from packbert.model_export.artifact.prepack import prepack
-from packbert.service.artifact import Artifact
-from packbert.service.engine.session import onnxruntime_version
-from packbert.service.errors import DeviceError
+
+from ..artifact import Artifact
+from ..errors import DeviceError
+from .session import onnxruntime_version
 
 PREFIX = "packbert-"  # of the names of temporary folders
 PACKED = "packed"

@@ -25,17 +25,18 @@ from packbert.model_export.artifact.batch import (
 )
 from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
 from packbert.model_export.artifact.manifest import WEIGHTS
-from packbert.service.artifact import Artifact, ManifestError
-from packbert.service.engine.calibration import Calibration, measure
-from packbert.service.engine.mapped_file import PACKED, detach_from, own_files
-from packbert.service.engine.session import (
+
+from ..artifact import Artifact, ManifestError
+from ..errors import DeviceError, InferenceFailed, OutOfMemory
+from ..scheduling.cores import SERIAL, Concurrency
+from .calibration import Calibration, measure
+from .mapped_file import PACKED, detach_from, own_files
+from .session import (
     Session,
     configure_inference_thread,
     onnxruntime_version,
     open_session,
 )
-from packbert.service.errors import DeviceError, InferenceFailed, OutOfMemory
-from packbert.service.scheduling.cores import SERIAL, Concurrency
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import ATTENTION, HEADS, LAYERS
-from packbert.service.artifact import PREPACKED_FOR, Manifest
-from packbert.service.engine.cpu import lower_thread_priority
-from packbert.service.errors import DeviceError
+
+from ..artifact import PREPACKED_FOR, Manifest
+from ..errors import DeviceError
+from .cpu import lower_thread_priority
 
 Arrays = Mapping[str, NDArray[np.generic]]
 FLUSH_DENORMALS = 0x8040  # in x86's MXCSR: denormal results and operands count as 0

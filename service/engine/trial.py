@@ -5,9 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from packbert.service.artifact import read_artifact
-from packbert.service.engine.calibration import self_test
-from packbert.service.engine.runner import ModelRunner
+from ..artifact import read_artifact
+from .calibration import self_test
+from .runner import ModelRunner
 
 MAX_CHARACTERS = 300  # of a reason
 

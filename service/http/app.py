@@ -16,14 +16,18 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from packbert.service.backend import Backend
-from packbert.service.errors import UNEXPECTED, ServiceError
-from packbert.service.http.dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
-from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
-from packbert.service.http.endpoint import TaskEndpoint, TaskFastPath, make_endpoint
-from packbert.service.http.headers import ApiKeys
-from packbert.service.http.models import ADMIN_PATH, PREFIX, add_model_routes, by_name, choosing
-from packbert.service.http.openapi import (
+from ..backend import Backend
+from ..errors import UNEXPECTED, ServiceError
+from ..models import ServedModel
+from ..observability.scrape import OPENMETRICS
+from ..observability.series import MISDIRECTED
+from ..tasks.inputs import Status
+from .dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
+from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
+from .endpoint import TaskEndpoint, TaskFastPath, make_endpoint
+from .headers import ApiKeys
+from .models import ADMIN_PATH, PREFIX, add_model_routes, by_name, choosing
+from .openapi import (
     API_KEY,
     OTHER_GROUP,
     PROTOCOL_ERRORS,
@@ -33,13 +37,9 @@ from packbert.service.http.openapi import (
     Responses,
     TaskRoute,
 )
-from packbert.service.http.page.routes import open_page
-from packbert.service.http.responses import JSON, json_response
-from packbert.service.http.validation import example_of
-from packbert.service.models import ServedModel
-from packbert.service.observability.scrape import OPENMETRICS
-from packbert.service.observability.series import MISDIRECTED
-from packbert.service.tasks.inputs import Status
+from .page.routes import open_page
+from .responses import JSON, json_response
+from .validation import example_of
 
 TASKS = {
     **native.ROUTES,

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from packbert.service.errors import BadRequest, TooLarge
-from packbert.service.http import validation
-from packbert.service.settings import PREFIX, Settings
-from packbert.service.tasks.inputs import MAX_TOP_K
+from ..errors import BadRequest, TooLarge
+from ..settings import PREFIX, Settings
+from ..tasks.inputs import MAX_TOP_K
+from . import validation
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)

@@ -19,9 +19,9 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import ASGIApp
 
-from packbert.service.errors import UNEXPECTED
-from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection, Exchange, Rejected, split_url, write_error
-from packbert.service.http.limits import ConnectionLimits
+from ..errors import UNEXPECTED
+from .exchange import CONNECTION_KEY, ClientConnection, Exchange, Rejected, split_url, write_error
+from .limits import ConnectionLimits
 
 SLICE_BYTES = 2**13  # parsed at a time: a rejection stops the rest, which the system may hand over in 250 KB
 UNREAD_BYTES = 2**16  # of a body: the system keeps further ones until the application reads these

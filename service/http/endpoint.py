@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from packbert.service.backend import Backend
-from packbert.service.errors import UNEXPECTED, Invalid, ServiceError, TooLarge, Unavailable
-from packbert.service.http.body import INLINE_BYTES, on_thread
-from packbert.service.http.dialects.spec import Content, ErrorShape, TaskSpec
-from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection, ClientDisconnected
-from packbert.service.http.headers import ApiKeys, accepts_coding, choose_media_type, decode_body
-from packbert.service.http.limits import UNCOUNTED_BYTES
-from packbert.service.http.responses import (
+from ..backend import Backend
+from ..errors import UNEXPECTED, Invalid, ServiceError, TooLarge, Unavailable
+from ..logs import Fields
+from ..observability.metrics import Metrics
+from ..observability.series import MISDIRECTED, PROCESS, RECEIVE, UNKNOWN
+from ..settings import Settings
+from ..tasks.flow import TaskResult, Tasks, answer_request
+from ..tasks.inputs import Body
+from ..turns import DEADLINE, Deadline, current_trace_id
+from .body import INLINE_BYTES, on_thread
+from .dialects.spec import Content, ErrorShape, TaskSpec
+from .exchange import CONNECTION_KEY, ClientConnection, ClientDisconnected
+from .headers import ApiKeys, accepts_coding, choose_media_type, decode_body
+from .limits import UNCOUNTED_BYTES
+from .responses import (
     JSON,
     NPY,
     Json,
@@ -30,17 +37,10 @@ from packbert.service.http.responses import (
     npy_bytes,
     stages_of,
 )
-from packbert.service.http.validation import parse
-from packbert.service.logs import Fields
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.series import MISDIRECTED, PROCESS, RECEIVE, UNKNOWN
-from packbert.service.settings import Settings
-from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
-from packbert.service.tasks.inputs import Body
-from packbert.service.turns import DEADLINE, Deadline, current_trace_id
+from .validation import parse
 
 if TYPE_CHECKING:
-    from packbert.service.observability.spans import Tracing
+    from ..observability.spans import Tracing
 
 Answer = Callable[[Tasks, Any], Awaitable[TaskResult]]  # to a request of a route
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import httptools
 from starlette.types import ASGIApp, Message
 
-from packbert.service.errors import UNEXPECTED, ServiceError
-from packbert.service.http.dialects.spec import SERVICE_ERROR
-from packbert.service.http.limits import BufferedBytes, ConnectionLimits
-from packbert.service.logs import Fields
+from ..errors import UNEXPECTED, ServiceError
+from ..logs import Fields
+from .dialects.spec import SERVICE_ERROR
+from .limits import BufferedBytes, ConnectionLimits
 
 CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the connection puts its ClientConnection
 JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 us: another write takes longer

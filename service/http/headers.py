@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from packbert.service.errors import Invalid, TooLarge, Unauthorized, Unsupported
-from packbert.service.http.body import on_thread
-from packbert.service.settings import Settings, SettingsError, read_key_file
+from ..errors import Invalid, TooLarge, Unauthorized, Unsupported
+from ..settings import Settings, SettingsError, read_key_file
+from .body import on_thread
 
 STEP_BYTES = 2**18  # of gzip: 30 ms where it is made to be slow; others' bodies take turns
 MAX_MEMBERS = 256  # each costs as much as some KB; bgzip has one for 64 KiB

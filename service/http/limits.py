@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
-from packbert.service.address import BACKLOG, Listener
-from packbert.service.errors import BuffersFull
+
+from ..address import BACKLOG, Listener
+from ..errors import BuffersFull
 
 BODIES = 8  # of the largest size, which one process holds
 LEAST_BODY_BYTES = 2**20  # for that number: answers are bounded by the same bytes, and may be larger than bodies

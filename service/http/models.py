@@ -10,16 +10,16 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from packbert.service.errors import NotFound, Unauthorized
-from packbert.service.http.body import parse
-from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.endpoint import ASKED, Answer, TaskRequest
-from packbert.service.http.headers import REFUSAL, find_key
-from packbert.service.http.responses import json_response
-from packbert.service.http.shares import answer_shared
-from packbert.service.models import ServedModel
-from packbert.service.tasks.flow import TaskResult, answer_request
-from packbert.service.tasks.inputs import Body
+from ..errors import NotFound, Unauthorized
+from ..models import ServedModel
+from ..tasks.flow import TaskResult, answer_request
+from ..tasks.inputs import Body
+from .body import parse
+from .dialects.spec import TaskSpec
+from .endpoint import ASKED, Answer, TaskRequest
+from .headers import REFUSAL, find_key
+from .responses import json_response
+from .shares import answer_shared
 
 PREFIX, KSERVE = "/models/", "/v2/models/"  # before a model's name
 ADMIN_PATH = "/admin/models"

@@ -7,10 +7,10 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 
-from packbert.service.http.endpoint import MAX_TIMEOUT_MS, TaskEndpoint
-from packbert.service.http.responses import NPY
-from packbert.service.settings import RootTask
-from packbert.service.tasks.inputs import ErrorBody, Status
+from ..settings import RootTask
+from ..tasks.inputs import ErrorBody, Status
+from .endpoint import MAX_TIMEOUT_MS, TaskEndpoint
+from .responses import NPY
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
 TASK_ERRORS = {

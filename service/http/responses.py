@@ -9,10 +9,10 @@ import orjson
 from fastapi import Response
 from numpy.typing import NDArray
 
-from packbert.service.logs import Fields
-from packbert.service.tasks.flow import TaskResult
-from packbert.service.tasks.results import LongList, LongObject, MadeList
-from packbert.service.turns import in_turns
+from ..logs import Fields
+from ..tasks.flow import TaskResult
+from ..tasks.results import LongList, LongObject, MadeList
+from ..turns import in_turns
 
 Floats = NDArray[np.float32]
 MODEL_DIGEST = b"x-model-digest"

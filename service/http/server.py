@@ -15,15 +15,21 @@ from typing import Any
 
 from uvicorn import Config
 
-from packbert.service.address import Listener, ListenError, begin_no_connection, notify, wait_until_ready
-from packbert.service.artifact import ManifestError
-from packbert.service.backend import Backend
-from packbert.service.errors import DeviceError
-from packbert.service.http.app import PROBE_PATHS, allow_origins, create_app
-from packbert.service.http.body import start_thread
-from packbert.service.http.connection import Connection
-from packbert.service.http.headers import ApiKeys
-from packbert.service.http.limits import (
+from ..address import Listener, ListenError, begin_no_connection, notify, wait_until_ready
+from ..artifact import ManifestError
+from ..backend import Backend
+from ..errors import DeviceError
+from ..logs import log_access
+from ..models import ServedModel
+from ..observability.metrics import Metrics
+from ..observability.series import UNKNOWN
+from ..prepare import end_exports, exporters
+from ..settings import Settings
+from .app import PROBE_PATHS, allow_origins, create_app
+from .body import start_thread
+from .connection import Connection
+from .headers import ApiKeys
+from .limits import (
     BODIES,
     LEAST_BODY_BYTES,
     RESERVE,
@@ -31,14 +37,8 @@ from packbert.service.http.limits import (
     BufferedBytes,
     ConnectionLimits,
 )
-from packbert.service.http.loop_watchdog import watch_loop
-from packbert.service.http.starting import Starting
-from packbert.service.logs import log_access
-from packbert.service.models import ServedModel
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.series import UNKNOWN
-from packbert.service.prepare import end_exports, exporters
-from packbert.service.settings import Settings
+from .loop_watchdog import watch_loop
+from .starting import Starting
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
 LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under way, and the requests that follow them

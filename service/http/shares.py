@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from packbert.service.errors import DeadlineExceeded, Overloaded, ServiceError, TooLarge
-from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.models import ServedModel
-from packbert.service.tasks.embed import VECTORS_AT_ONCE, unit_length
-from packbert.service.tasks.flow import TaskResult
-from packbert.service.turns import DEADLINE, Deadline, in_turns
+from ..errors import DeadlineExceeded, Overloaded, ServiceError, TooLarge
+from ..models import ServedModel
+from ..tasks.embed import VECTORS_AT_ONCE, unit_length
+from ..tasks.flow import TaskResult
+from ..turns import DEADLINE, Deadline, in_turns
+from .dialects.spec import TaskSpec
 
 BY_HEADS = ("root", "infer")  # tasks that the model's heads decide: shared with a model of the same heads only
 PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other processes have work where it does not

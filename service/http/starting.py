@@ -7,22 +7,22 @@ from typing import Any, NoReturn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from packbert.service.errors import SHUTTING_DOWN, Unavailable, loading
-from packbert.service.http.app import (
+from ..errors import SHUTTING_DOWN, Unavailable, loading
+from ..model_cache import Cache
+from ..observability.metrics import Metrics
+from ..observability.scrape import register_state, render
+from ..prepare import prepare_model
+from ..settings import Settings
+from .app import (
     TASKS,
     add_error_handlers,
     add_operational_routes,
     split_ports,
     take_public_routes,
 )
-from packbert.service.http.dialects import kserve, root
-from packbert.service.http.endpoint import TaskEndpoint, TaskFastPath
-from packbert.service.http.headers import ApiKeys
-from packbert.service.model_cache import Cache
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import register_state, render
-from packbert.service.prepare import prepare_model
-from packbert.service.settings import Settings
+from .dialects import kserve, root
+from .endpoint import TaskEndpoint, TaskFastPath
+from .headers import ApiKeys
 
 RETRY_SECONDS = 10.0  # while a model is exported
 log = logging.getLogger("service")

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from packbert.service.errors import BadRequest, Invalid, ServiceError
+from ..errors import BadRequest, Invalid, ServiceError
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[int | str, ...]  # from the body down to one value in it

@@ -4,10 +4,10 @@ import weakref
 
 from starlette.types import ASGIApp
 
-from packbert.service.http.app import create_app
-from packbert.service.http.body import start_thread
-from packbert.service.http.headers import ApiKeys
-from packbert.service.library.engine import Engine
+from ..http.app import create_app
+from ..http.body import start_thread
+from ..http.headers import ApiKeys
+from .engine import Engine
 
 
 def make_app(engine: Engine) -> ASGIApp:

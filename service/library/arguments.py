@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from packbert.parser import Parser
-from packbert.service.errors import ServiceError
-from packbert.service.library.files import COLUMN, FileError
-from packbert.service.library.job import Job, may_pass
+
+from ..errors import ServiceError
+from .files import COLUMN, FileError
+from .job import Job, may_pass
 
 CONTINUES = "; the same command continues"
 

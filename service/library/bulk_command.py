@@ -7,17 +7,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from packbert.parser import Parser, one_of
-from packbert.service.artifact import ManifestError
-from packbert.service.engine.device import export_device
-from packbert.service.errors import DeviceError
-from packbert.service.flags import in_flags
-from packbert.service.library.arguments import add_input, add_job_arguments, make_job, run_command
-from packbert.service.library.engine import Engine
-from packbert.service.library.job import TASKS, Job, run_job
-from packbert.service.logs import configure_logging
-from packbert.service.model_cache import ModelError
-from packbert.service.prepare import prepare_model
-from packbert.service.settings import Settings, SettingsError, variables_with
+
+from ..artifact import ManifestError
+from ..engine.device import export_device
+from ..errors import DeviceError
+from ..flags import in_flags
+from ..logs import configure_logging
+from ..model_cache import ModelError
+from ..prepare import prepare_model
+from ..settings import Settings, SettingsError, variables_with
+from .arguments import add_input, add_job_arguments, make_job, run_command
+from .engine import Engine
+from .job import TASKS, Job, run_job
 
 ABOUT = (
     "Writes the answers to all texts of a file, in its order, by a model in this process. The same command continues "

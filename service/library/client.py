@@ -16,9 +16,9 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.service.errors import Invalid, NotFound, TokenizerFailed
-from packbert.service.library.files import Input
-from packbert.service.library.job import (
+from ..errors import Invalid, NotFound, TokenizerFailed
+from .files import Input
+from .job import (
     TASKS,
     Answered,
     Answers,

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from packbert.parser import Parser, one_of, seconds, whole_number
-from packbert.service.library.arguments import add_input, add_job_arguments, make_job, run_command
-from packbert.service.library.client import Client
-from packbert.service.library.job import TASKS, run_job
+
+from .arguments import add_input, add_job_arguments, make_job, run_command
+from .client import Client
+from .job import TASKS, run_job
 
 ABOUT = (
     "Writes the answers of a running service to all texts of a file, in its order. The same command continues a job "

@@ -12,21 +12,21 @@ from typing import Any, NamedTuple, NotRequired, Self, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.service.backend import Backend
-from packbert.service.engine.device import ArtifactChoice, find_artifacts
-from packbert.service.engine.local_backend import LocalBackend, make_backend
-from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
-from packbert.service.http.dialects import native, rerank, vllm
-from packbert.service.http.validation import validate
-from packbert.service.library.files import Input, estimate_tokens
-from packbert.service.library.job import TASKS, Answers, BulkEngine, Call, as_json, in_order
-from packbert.service.model_names import fault_of_names
-from packbert.service.models import ServedModel
-from packbert.service.observability.metrics import Metrics
-from packbert.service.settings import PREFIX, Settings, SettingsError
-from packbert.service.tasks.flow import answer_request
-from packbert.service.tasks.results import as_lists
-from packbert.service.turns import DEADLINE, Deadline
+from ..backend import Backend
+from ..engine.device import ArtifactChoice, find_artifacts
+from ..engine.local_backend import LocalBackend, make_backend
+from ..errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
+from ..http.dialects import native, rerank, vllm
+from ..http.validation import validate
+from ..model_names import fault_of_names
+from ..models import ServedModel
+from ..observability.metrics import Metrics
+from ..settings import PREFIX, Settings, SettingsError
+from ..tasks.flow import answer_request
+from ..tasks.results import as_lists
+from ..turns import DEADLINE, Deadline
+from .files import Input, estimate_tokens
+from .job import TASKS, Answers, BulkEngine, Call, as_json, in_order
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packbert.service.errors import NotFound, ServiceError, TokenizerFailed
-from packbert.service.library.files import (
+from ..errors import NotFound, ServiceError, TokenizerFailed
+from .files import (
     COLUMN,
     FORMATS,
     ChunkLimits,

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
-from packbert.service.observability.series import TABLE, Labels, Series
+from .series import TABLE, Labels, Series
 
 ROOM = 2**20  # cells, for 8,000 models: addresses only, memory and files grow by the pages that are counted in
 

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Exemplar
 
-from packbert.service.observability import series
-from packbert.service.observability.cells import CellCollector, Cells, Files, Histogram, observe, sum_cells
-from packbert.service.observability.queue_series import DeviceMemory, QueueReader
-from packbert.service.observability.series import (
+from ..scheduling.batcher import Batcher
+from ..scheduling.watchdog import BatchReport
+from ..turns import current_exemplar
+from . import series
+from .cells import CellCollector, Cells, Files, Histogram, observe, sum_cells
+from .queue_series import DeviceMemory, QueueReader
+from .series import (
     GAUGE,
     OUTCOMES,
     QUEUE_COUNTERS,
@@ -22,9 +25,6 @@ from packbert.service.observability.series import (
     UNKNOWN,
     Labels,
 )
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.watchdog import BatchReport
-from packbert.service.turns import current_exemplar
 
 
 async def _at_once() -> None:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from packbert.service.observability import series
-from packbert.service.observability.series import Labels, Series
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.watchdog import RequestCounts
+from ..scheduling.batcher import Batcher
+from ..scheduling.watchdog import RequestCounts
+from . import series
+from .series import Labels, Series
 
 # bytes that are used, by any process, and bytes in all; None where they cannot be read
 DeviceMemory = Callable[[], tuple[int, int] | None]

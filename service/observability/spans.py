@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from packbert.service.turns import TRACEPARENT
+from ..turns import TRACEPARENT
 
 NAME = "packbert"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
 FLUSH_SECONDS = 3.0  # for the last spans, when the process ends, even where the collector does not answer

@@ -3,10 +3,10 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from packbert.service.settings import Settings, SettingsError
+from ..settings import Settings, SettingsError
 
 if TYPE_CHECKING:
-    from packbert.service.observability.spans import Tracing
+    from .spans import Tracing
 
 
 PACKAGES = {  # by a module of theirs
@@ -28,7 +28,7 @@ def start_tracing(settings: Settings) -> "Tracing | None":
     """What makes and sends spans in this process; None where traces are off."""
     if not settings.tracing:
         return None
-    from packbert.service.observability.spans import (
+    from .spans import (
         Tracing,  # here, so that a service without traces loads nothing of OpenTelemetry
     )
 

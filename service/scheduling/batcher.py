@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
-from packbert.service.errors import (
+
+from ..errors import (
     DeadlineExceeded,
     NotFinite,
     OutOfMemory,
@@ -17,9 +18,9 @@ from packbert.service.errors import (
     Unavailable,
     suspension,
 )
-from packbert.service.scheduling.cores import SERIAL, Concurrency, CoreSharing
-from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import (
+from .cores import SERIAL, Concurrency, CoreSharing
+from .queue import RequestQueue
+from .request import (
     WHOLE_BUDGET,
     Chunk,
     QueuedModel,
@@ -30,8 +31,8 @@ from packbert.service.scheduling.request import (
     halves,
     run_error,
 )
-from packbert.service.scheduling.wait import WAITS_ALONE, fitting
-from packbert.service.scheduling.watchdog import BatchReport, Clock, RequestCounts, RunFailures, Watchdog, average_rate
+from .wait import WAITS_ALONE, fitting
+from .watchdog import BatchReport, Clock, RequestCounts, RunFailures, Watchdog, average_rate
 
 TIMES_ALONE = WAITS_ALONE + 1  # the default deadline of a large request, in times that it takes alone
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import chain, islice
 
-from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, Selection
+from .queue import RequestQueue
+from .request import WHOLE_BUDGET, Selection
 
 MIN_TOKENS_PER_CORE = 64  # below, all cores together on one batch are faster than one core on each of several
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from packbert.service.errors import Unavailable
-from packbert.service.scheduling.order import FairOrder
-from packbert.service.scheduling.request import WHOLE_BUDGET, Chunk, NextBatch, QueuedModel, Request, Selection
-from packbert.service.scheduling.wait import QueueLoad, WaitLimit
+from ..errors import Unavailable
+from .order import FairOrder
+from .request import WHOLE_BUDGET, Chunk, NextBatch, QueuedModel, Request, Selection
+from .wait import QueueLoad, WaitLimit
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched

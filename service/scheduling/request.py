@@ -9,8 +9,9 @@ from itertools import chain, islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
-from packbert.service.errors import InferenceFailed, ServiceError
-from packbert.service.turns import TRACEPARENT
+
+from ..errors import InferenceFailed, ServiceError
+from ..turns import TRACEPARENT
 
 S = TypeVar("S", bound=Tokens)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from packbert.service.errors import DeadlineTooShort, Overloaded
-from packbert.service.scheduling.order import FairOrder
+from ..errors import DeadlineTooShort, Overloaded
+from .order import FairOrder
 
 WAITS_ALONE = 3  # a request may wait so many times the time that it takes alone
 SURE_SHARE = 0.5  # of the longest wait: while all that is queued drains within it, no request is refused for its wait

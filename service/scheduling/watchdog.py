@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from packbert.service.scheduling.request import SequenceJob
+from .request import SequenceJob
 
 RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape

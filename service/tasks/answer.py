@@ -9,9 +9,14 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Invalid
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import (
+
+from ..errors import Invalid
+from ..tokenization.chunks import Chunks, TextChunk, start
+from ..tokenization.encoding import EncodedText, EncodeOptions
+from ..tokenization.windows import DEFAULT_MAX_TOKENS, WindowOptions
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks
+from .inputs import (
     MAX_TOP_K,
     PARAMETERS,
     Body,
@@ -20,12 +25,8 @@ from packbert.service.tasks.inputs import (
     SpecialTokensField,
     merge_parameters,
 )
-from packbert.service.tasks.predict import Floats, softmax
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.chunks import Chunks, TextChunk, start
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
-from packbert.service.tokenization.windows import DEFAULT_MAX_TOKENS, WindowOptions
-from packbert.service.turns import in_turns
+from .predict import Floats, softmax
+from .results import LongList
 
 OPTIONS = EncodeOptions(outputs=frozenset({"spans"}), spans=True)
 DEFAULT_ANSWER_TOKENS = 15  # of the pipeline, as the other defaults

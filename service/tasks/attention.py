@@ -8,14 +8,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import MAX_ATTENTION, FailFastList, ModelField, Pair, SpecialTokensField, as_text
-from packbert.service.tasks.results import LongObject
-from packbert.service.tasks.vectors import Piece, show_pieces
-from packbert.service.tokenization.chunks import Chunks, TextChunk
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, no_tokens
-from packbert.service.turns import DEADLINE
+
+from ..errors import Invalid, TooLarge
+from ..tokenization.chunks import Chunks, TextChunk
+from ..tokenization.encoding import EncodedText, EncodeOptions, no_tokens
+from ..turns import DEADLINE
+from .flow import Task, TaskResult, Tasks
+from .inputs import MAX_ATTENTION, FailFastList, ModelField, Pair, SpecialTokensField, as_text
+from .results import LongObject
+from .vectors import Piece, show_pieces
 
 MAX_NUMBERS = 24 * 16 * 128**2  # BERT-large's for 128 tokens: about 80 MB of JSON, 25 MB as NPY
 OPERATIONS_PER_NUMBER = 4000  # made and written: 84 ns, in which the bundled model does so many (AMD Zen 3, fp32)

@@ -8,13 +8,13 @@ import numpy as np
 from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from packbert.service.errors import Invalid, ServiceError
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import Body, ClientFields, FailFastList, TruncationFields
-from packbert.service.tasks.predict import Floats, softmax
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.encoding import EncodeOptions
-from packbert.service.turns import in_turns
+from ..errors import Invalid, ServiceError
+from ..tokenization.encoding import EncodeOptions
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks
+from .inputs import Body, ClientFields, FailFastList, TruncationFields
+from .predict import Floats, softmax
+from .results import LongList
 
 OPTIONS = EncodeOptions(outputs=frozenset({"choices"}))
 EXAMPLE_CHOICES = ["It is eaten with a fork.", "It is eaten while held in the hand."]

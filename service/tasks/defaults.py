@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from packbert.service.artifact import Manifest
-from packbert.service.settings import RootTask, Settings, SettingsError
+from ..artifact import Manifest
+from ..settings import RootTask, Settings, SettingsError
 
 ROOT_HEADS: dict[RootTask, str] = {
     "answer": "spans",

@@ -8,10 +8,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.service.artifact import Manifest
-from packbert.service.errors import Invalid, NoSuchHead, ServiceError
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import (
+from ..artifact import Manifest
+from ..errors import Invalid, NoSuchHead, ServiceError
+from ..tokenization.chunks import Chunks, TextChunk, start
+from ..tokenization.encoding import EncodeOptions, PromptedTexts, Text, TokenIds
+from ..tokenization.windows import WindowsReader
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks
+from .inputs import (
     EmbeddingFields,
     EmbedRequest,
     SimilarityRequest,
@@ -21,10 +25,6 @@ from packbert.service.tasks.inputs import (
     WindowFields,
     merge_parameters,
 )
-from packbert.service.tokenization.chunks import Chunks, TextChunk, start
-from packbert.service.tokenization.encoding import EncodeOptions, PromptedTexts, Text, TokenIds
-from packbert.service.tokenization.windows import WindowsReader
-from packbert.service.turns import in_turns
 
 VECTORS_AT_ONCE = 256  # scaled at once: 1 ms for 768 numbers
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}

@@ -10,9 +10,13 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.flow import Task, TaskResult, Tasks, check_chunk
-from packbert.service.tasks.inputs import (
+
+from ..errors import Invalid, TooLarge
+from ..tokenization.chunks import TextChunk, each
+from ..tokenization.encoding import EncodedText, EncodeOptions
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks, check_chunk
+from .inputs import (
     MAX_TOP_K,
     PARAMETERS,
     Body,
@@ -22,12 +26,9 @@ from packbert.service.tasks.inputs import (
     as_list,
     merge_parameters,
 )
-from packbert.service.tasks.joint import OUTPUTS, choose_beam, fill_together
-from packbert.service.tasks.passes import Ids, Scores, describe_word, score_words, word_score
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.chunks import TextChunk, each
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
-from packbert.service.turns import in_turns
+from .joint import OUTPUTS, choose_beam, fill_together
+from .passes import Ids, Scores, describe_word, score_words, word_score
+from .results import LongList
 
 
 class FillMaskParameters(Body):

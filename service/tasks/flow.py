@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.artifact import Manifest
-from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.request import Chunk, Request
-from packbert.service.settings import RootTask
-from packbert.service.tasks.defaults import EmbeddingDefaults
-from packbert.service.tasks.inputs import SIDES, SpecialTokensField, TruncationFields
-from packbert.service.tokenization.chunks import Chunks, TextChunk
-from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, no_tokens
-from packbert.service.tokenization.tokenizer import Tokenizer
-from packbert.service.tokenization.tokens import encode_ids
-from packbert.service.turns import DEADLINE, in_turns
+
+from ..artifact import Manifest
+from ..errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
+from ..scheduling.batcher import Batcher
+from ..scheduling.request import Chunk, Request
+from ..settings import RootTask
+from ..tokenization.chunks import Chunks, TextChunk
+from ..tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, no_tokens
+from ..tokenization.tokenizer import Tokenizer
+from ..tokenization.tokens import encode_ids
+from ..turns import DEADLINE, in_turns
+from .defaults import EmbeddingDefaults
+from .inputs import SIDES, SpecialTokensField, TruncationFields
 
 CHUNK_TOKENS = 2048  # of sequences that a task has made itself
 

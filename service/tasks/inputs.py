@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import Direction, Text
+from ..errors import Invalid
+from ..tokenization.encoding import Direction, Text
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors

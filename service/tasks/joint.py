@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Invalid
-from packbert.service.tasks.flow import Task, TaskResult, Tasks, in_chunks
-from packbert.service.tasks.passes import check_cost, name_passes
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.chunks import Chunks
-from packbert.service.tokenization.encoding import EncodedText
-from packbert.service.turns import in_turns
+
+from ..errors import Invalid
+from ..tokenization.chunks import Chunks
+from ..tokenization.encoding import EncodedText
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks, in_chunks
+from .passes import check_cost, name_passes
+from .results import LongList
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_BEAM, MAX_BEAM = 10, 64

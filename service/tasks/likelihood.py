@@ -17,15 +17,16 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.errors import Invalid, NoSuchHead, TooLarge
-from packbert.service.tasks.flow import Task, TaskResult, Tasks, in_chunks
-from packbert.service.tasks.inputs import TruncationFields
-from packbert.service.tasks.passes import OUTPUTS, check_cost, log_probabilities, name_passes
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, no_tokens, too_long
-from packbert.service.tokenization.tokenizer import Tokenizer
-from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
-from packbert.service.turns import in_turns
+
+from ..errors import Invalid, NoSuchHead, TooLarge
+from ..tokenization.encoding import NO_SPANS, Direction, EncodedText, no_tokens, too_long
+from ..tokenization.tokenizer import Tokenizer
+from ..tokenization.tokens import TokenDetails, describe_tokens
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks, in_chunks
+from .inputs import TruncationFields
+from .passes import OUTPUTS, check_cost, log_probabilities, name_passes
+from .results import LongList
 
 Variant = Literal["within_word", "original"]
 WAY_OUT = "send shorter texts, or fewer at once"

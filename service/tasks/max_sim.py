@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import TooLarge
-from packbert.service.tasks.embed import locate_behind, prepend_prompt
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import TruncationFields, VectorFields
-from packbert.service.tokenization.chunks import Chunks, each
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+
+from ..errors import TooLarge
+from ..tokenization.chunks import Chunks, each
+from ..tokenization.encoding import EncodedText, EncodeOptions
+from .embed import locate_behind, prepend_prompt
+from .flow import Task, TaskResult, Tasks
+from .inputs import TruncationFields, VectorFields
 
 MAX_HELD = 8_000_000  # numbers of vectors that wait for their scores, and of the queries' vectors: 32 MB
 CHARACTERS_PER_TOKEN = 4  # of English

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.service.artifact import Manifest
-from packbert.service.errors import Invalid, NoSuchHead, ServiceError
-from packbert.service.tasks.embed import locate_behind, similarities
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import NspRequest, Pair, RerankFields, TruncationFields, as_text
-from packbert.service.tasks.max_sim import score_by_tokens
-from packbert.service.tasks.predict import OPTIONS, SCORE_FUNCTIONS
-from packbert.service.tokenization.encoding import EncodeOptions, Text
-from packbert.service.turns import in_turns
+from ..artifact import Manifest
+from ..errors import Invalid, NoSuchHead, ServiceError
+from ..tokenization.encoding import EncodeOptions, Text
+from ..turns import in_turns
+from .embed import locate_behind, similarities
+from .flow import Task, TaskResult, Tasks
+from .inputs import NspRequest, Pair, RerankFields, TruncationFields, as_text
+from .max_sim import score_by_tokens
+from .predict import OPTIONS, SCORE_FUNCTIONS
 
 Floats = NDArray[Any]
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Invalid, ServiceError, TooLarge, TooMuchForDeadline
-from packbert.service.tasks.flow import Task, TaskResult, Tasks, in_chunks
-from packbert.service.tokenization.encoding import EncodedText
-from packbert.service.turns import in_turns
+
+from ..errors import Invalid, ServiceError, TooLarge, TooMuchForDeadline
+from ..tokenization.encoding import EncodedText
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks, in_chunks
 
 WAY_OUT = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
 

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from packbert.service.errors import Invalid
-from packbert.service.tasks.embed import Combine, Windows, asks_for_windows, largest, mean
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import (
+from ..errors import Invalid
+from ..tokenization.encoding import EncodeOptions, Text
+from ..turns import in_turns
+from .embed import Combine, Windows, asks_for_windows, largest, mean
+from .flow import Task, TaskResult, Tasks
+from .inputs import (
     PARAMETERS,
     Body,
     ClientFields,
@@ -23,9 +25,7 @@ from packbert.service.tasks.inputs import (
     as_text,
     merge_parameters,
 )
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.encoding import EncodeOptions, Text
-from packbert.service.turns import in_turns
+from .results import LongList
 
 Strategy = Literal["none", "simple", "first", "average", "max"]
 ScoreFunction = Literal["softmax", "sigmoid", "none"]

@@ -12,13 +12,14 @@ from pydantic import BaseModel, Field
 from packbert.model_export.artifact.batch import Row
 from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS
 from packbert.model_export.artifact.pooling import word_weights
-from packbert.service.artifact import Manifest
-from packbert.service.errors import NoSuchHead, TooLarge
-from packbert.service.tasks.embed import prepend_prompt, read_inputs
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import TextsWithPrompt, VectorFields
-from packbert.service.tasks.results import MadeList
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+
+from ..artifact import Manifest
+from ..errors import NoSuchHead, TooLarge
+from ..tokenization.encoding import EncodedText, EncodeOptions
+from .embed import prepend_prompt, read_inputs
+from .flow import Task, TaskResult, Tasks
+from .inputs import TextsWithPrompt, VectorFields
+from .results import MadeList
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
 OPTIONS_OF_TOKENS = EncodeOptions(outputs=frozenset({TOKEN_WEIGHTS}))

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.embed import Windows, asks_for_windows, windows_of_texts
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import as_list, merge_parameters
-from packbert.service.tasks.predict import Floats, TagParameters, TagRequest, softmax
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.chunks import TextChunk
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
-from packbert.service.turns import in_turns
+from ..errors import Invalid, TooLarge
+from ..tokenization.chunks import TextChunk
+from ..tokenization.encoding import EncodedText, EncodeOptions
+from ..turns import in_turns
+from .embed import Windows, asks_for_windows, windows_of_texts
+from .flow import Task, TaskResult, Tasks
+from .inputs import as_list, merge_parameters
+from .predict import Floats, TagParameters, TagRequest, softmax
+from .results import LongList
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
 OUTSIDE = ("O",)  # the tag of tokens that belong to no entity; left out of the response by default

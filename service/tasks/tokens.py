@@ -7,13 +7,13 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import BaseModel, Field
 
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import FailFastList, ModelField, Pair, SpecialTokensField, as_text
-from packbert.service.tasks.results import MadeList
-from packbert.service.tokenization.encoding import PromptedTexts, Text, Texts
-from packbert.service.tokenization.tokens import TokenDetails, count_tokens, describe_tokens
-from packbert.service.turns import in_turns
+from ..errors import Invalid, TooLarge
+from ..tokenization.encoding import PromptedTexts, Text, Texts
+from ..tokenization.tokens import TokenDetails, count_tokens, describe_tokens
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks
+from .inputs import FailFastList, ModelField, Pair, SpecialTokensField, as_text
+from .results import MadeList
 
 WRONG_PAIR = "a pair has two texts, this one has {}; inputs takes texts and pairs"
 MAX_TOKENS = 300_000  # in a response that shows them: about 24 MB, 45 MB with details

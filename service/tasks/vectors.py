@@ -9,8 +9,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import LAST
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.embed import (
+
+from ..errors import Invalid, TooLarge
+from ..tokenization.chunks import TextChunk
+from ..tokenization.encoding import EncodedText, EncodeOptions, TokenIds
+from ..tokenization.tokens import TokenDetails, describe_tokens
+from ..turns import in_turns
+from .embed import (
     asks_for_windows,
     check_dimensions,
     cut_and_scale,
@@ -21,8 +26,8 @@ from packbert.service.tasks.embed import (
     stack_vectors,
     windows_of_prompted,
 )
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import (
+from .flow import Task, TaskResult, Tasks
+from .inputs import (
     EmbedAllResponse,
     EmbedRequest,
     EmbedResponse,
@@ -31,12 +36,8 @@ from packbert.service.tasks.inputs import (
     Vectors,
     merge_parameters,
 )
-from packbert.service.tasks.max_sim import options_of, own_vectors
-from packbert.service.tasks.results import LongObject, MadeList
-from packbert.service.tokenization.chunks import TextChunk
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, TokenIds
-from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
-from packbert.service.turns import in_turns
+from .max_sim import options_of, own_vectors
+from .results import LongObject, MadeList
 
 
 def find_words(tokens: EncodedText, details: TokenDetails) -> list[slice]:

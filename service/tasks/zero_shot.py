@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.errors import Invalid, NoSuchHead, TooLarge
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import Pair, merge_parameters
-from packbert.service.tasks.predict import OPTIONS, Floats, PredictRequest, ZeroShotFields, predict, softmax
-from packbert.service.tasks.results import LongList
-from packbert.service.tokenization.chunks import Chunks, TextChunk, start
-from packbert.service.turns import in_turns
+
+from ..errors import Invalid, NoSuchHead, TooLarge
+from ..tokenization.chunks import Chunks, TextChunk, start
+from ..turns import in_turns
+from .flow import Task, TaskResult, Tasks
+from .inputs import Pair, merge_parameters
+from .predict import OPTIONS, Floats, PredictRequest, ZeroShotFields, predict, softmax
+from .results import LongList
 
 TEMPLATE = "This example is {}."
 UNUSED = ("top_k", "function_to_apply", "raw_scores", "window_scores", "long", "stride")  # they say nothing of labels

@@ -11,9 +11,11 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import Overloaded, TokenizerFailed
-from packbert.service.scheduling.request import Chunk
-from packbert.service.tokenization.encoding import (
+
+from ..errors import Overloaded, TokenizerFailed
+from ..scheduling.request import Chunk
+from ..turns import DEADLINE
+from .encoding import (
     Direction,
     EncodedText,
     EncodeOptions,
@@ -26,7 +28,6 @@ from packbert.service.tokenization.encoding import (
     refuse_long,
     to_encoded_text,
 )
-from packbert.service.turns import DEADLINE
 
 T = TypeVar("T")
 TextChunk = Chunk[EncodedText]

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer as HFTokenizer
 from packbert.model_export.artifact.batch import Tokens
 from packbert.model_export.artifact.manifest import Side
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.errors import Invalid, ServiceError, TokenizerFailed
+
+from ..errors import Invalid, ServiceError, TokenizerFailed
 
 T = TypeVar("T")
 Text = str | tuple[str, str]

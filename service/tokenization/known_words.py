@@ -8,8 +8,8 @@ from itertools import chain
 import numpy as np
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.errors import TokenizerFailed
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, EncodeOptions, Texts, guard
+from ..errors import TokenizerFailed
+from .encoding import NO_SPANS, EncodedText, EncodeOptions, Texts, guard
 
 WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")  # BertPreTokenizer's, of printable ASCII: each mark is a word
 KNOWN_WORDS = 20_000  # about 5 MB; then all are forgotten

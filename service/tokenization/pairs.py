@@ -8,9 +8,10 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.errors import Invalid
-from packbert.service.tokenization.chunks import TextReader
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, too_long
+
+from ..errors import Invalid
+from .chunks import TextReader
+from .encoding import NO_SPANS, EncodedText, too_long
 
 
 @dataclass(frozen=True, slots=True, eq=False)

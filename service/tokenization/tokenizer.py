@@ -15,10 +15,11 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.model_export.artifact.special_tokens import own_special_tokens
-from packbert.service.artifact import Artifact
-from packbert.service.errors import Invalid
-from packbert.service.scheduling.request import Chunk
-from packbert.service.tokenization.chunks import (
+
+from ..artifact import Artifact
+from ..errors import Invalid
+from ..scheduling.request import Chunk
+from .chunks import (
     Chunks,
     TextChunk,
     TextReader,
@@ -28,7 +29,7 @@ from packbert.service.tokenization.chunks import (
     find_word_ends,
     start,
 )
-from packbert.service.tokenization.encoding import (
+from .encoding import (
     INLINE_CHARACTERS,
     Direction,
     EncodedText,
@@ -38,10 +39,10 @@ from packbert.service.tokenization.encoding import (
     guard,
     is_short,
 )
-from packbert.service.tokenization.known_words import KnownWords
-from packbert.service.tokenization.pairs import HypothesesReader, PairFrame
-from packbert.service.tokenization.special_tokens import reading_only
-from packbert.service.tokenization.windows import QuestionsReader, WindowOptions, WindowsReader
+from .known_words import KnownWords
+from .pairs import HypothesesReader, PairFrame
+from .special_tokens import reading_only
+from .windows import QuestionsReader, WindowOptions, WindowsReader
 
 T = TypeVar("T")
 R = TypeVar("R", bound=TextReader)

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import (
+
+from ..errors import Invalid
+from ..turns import in_turns
+from .encoding import (
     NO_SPANS,
     Direction,
     EncodedText,
@@ -19,8 +21,7 @@ from packbert.service.tokenization.encoding import (
     numbers,
     too_long,
 )
-from packbert.service.tokenization.tokenizer import Tokenizer
-from packbert.service.turns import in_turns
+from .tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
 FRAME = EncodeOptions(outputs=frozenset(), spans=True)

@@ -9,10 +9,11 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tokenization.chunks import TextChunk, TextReader
-from packbert.service.tokenization.encoding import EncodedText, no_tokens, numbers, to_encoded_text
-from packbert.service.tokenization.special_tokens import reading_only
+
+from ..errors import Invalid, TooLarge
+from .chunks import TextChunk, TextReader
+from .encoding import EncodedText, no_tokens, numbers, to_encoded_text
+from .special_tokens import reading_only
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens
 STRIDE_SHARE = 8  # an eighth of the limit is shared by default, 64 tokens of 512: a seventh more tokens are computed

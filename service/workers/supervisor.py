@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from packbert.service.address import BACKLOG, begin_no_connection, notify
-from packbert.service.engine.cpu import available_cores
-from packbert.service.settings import Settings
-from packbert.service.workers.channel import (
+from ..address import BACKLOG, begin_no_connection, notify
+from ..engine.cpu import available_cores
+from ..settings import Settings
+from .channel import (
     BEAT_SECONDS,
     WORKER,
     Models,

@@ -9,14 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from packbert.model_export.artifact.lifeline import end_with
-from packbert.service.address import Listener
-from packbert.service.engine.cpu import available_cores
-from packbert.service.errors import Unavailable
-from packbert.service.http.server import Alone, Server
-from packbert.service.logs import configure_logging
-from packbert.service.models import ServedModel, Swapped
-from packbert.service.settings import Settings
-from packbert.service.workers.channel import BEAT_SECONDS, HandedConnections, Models, WorkerSpec, encode
+
+from ..address import Listener
+from ..engine.cpu import available_cores
+from ..errors import Unavailable
+from ..http.server import Alone, Server
+from ..logs import configure_logging
+from ..models import ServedModel, Swapped
+from ..settings import Settings
+from .channel import BEAT_SECONDS, HandedConnections, Models, WorkerSpec, encode
 
 log = logging.getLogger("service")
 

@@ -30,6 +30,12 @@ def test_the_library_and_the_service_run_beside_a_package_named_service(
         assert np.array_equal(as_vectors(client.post("/embed", json={"inputs": TEXTS}).json()), expected)
 
 
+def test_the_library_is_found_in_the_folder_that_holds_the_clone(tmp_path: Path) -> None:
+    (tmp_path / "packbert").mkdir()  # a clone, which Python takes for a package without a file
+    code = "from packbert import Engine, Client; from packbert.service.settings import Settings"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
 def test_the_names_of_the_library_are_loaded_when_they_are_used() -> None:
     assert sorted(packbert.MODULES) == packbert.__all__ == dir(packbert)
     assert all(getattr(packbert, name).__name__ == name for name in packbert.__all__)

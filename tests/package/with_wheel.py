@@ -34,7 +34,10 @@ class Installed(NamedTuple):
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, paths.ROOT], folder, {})
+    archive = folder / "archive.zip"  # as a download of the repository: without links
+    run(["git", "-C", paths.ROOT, "archive", "--format=zip", "--output", archive, "HEAD"], folder, {})
+    zipfile.ZipFile(archive).extractall(folder / "packbert")
+    run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, folder / "packbert"], folder, {})
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv", symlinks=True)
     python = folder / "venv" / "bin" / "python"

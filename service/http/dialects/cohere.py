@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import as_base64_text, find_prompt_name, response_id
-from packbert.service.http.dialects.rerank import MESSAGE_ERROR
-from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.responses import Floats
-from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import NO_EFFECT, Body, ClientFields, EmbeddingFields, FailFastList, TruncationFields
-from packbert.service.tasks.results import LongObject, MadeList
+from ...errors import Invalid
+from ...tasks.embed import embed_texts
+from ...tasks.flow import Task, TaskResult, Tasks
+from ...tasks.inputs import NO_EFFECT, Body, ClientFields, EmbeddingFields, FailFastList, TruncationFields
+from ...tasks.results import LongObject, MadeList
+from ..responses import Floats
+from .openai import as_base64_text, find_prompt_name, response_id
+from .rerank import MESSAGE_ERROR
+from .spec import TaskSpec
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 

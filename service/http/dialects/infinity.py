@@ -7,17 +7,17 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from packbert.service.artifact import Manifest
-from packbert.service.backend import Backend
-from packbert.service.http.dialects.openai import Usage, VllmFields, listed, truncation_fields
-from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
-from packbert.service.http.responses import json_response
-from packbert.service.tasks.defaults import is_cross_encoder
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields, as_list
-from packbert.service.tasks.pairs import score_labels
-from packbert.service.tasks.predict import Floats, Label
-from packbert.service.tasks.results import LongObject, MadeList
+from ...artifact import Manifest
+from ...backend import Backend
+from ...tasks.defaults import is_cross_encoder
+from ...tasks.flow import Task, TaskResult, Tasks
+from ...tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields, as_list
+from ...tasks.pairs import score_labels
+from ...tasks.predict import Floats, Label
+from ...tasks.results import LongObject, MadeList
+from ..responses import json_response
+from .openai import Usage, VllmFields, listed, truncation_fields
+from .spec import OPENAI_ERROR, TaskSpec
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 

@@ -11,18 +11,18 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
-from packbert.service.artifact import Manifest
-from packbert.service.backend import Backend
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.http.dialects.spec import Content, TaskSpec
-from packbert.service.http.responses import Floats, json_bytes, json_response
-from packbert.service.tasks.defaults import embedding_defaults
-from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import Body, EmbeddingFields, FailFastList
-from packbert.service.tasks.pairs import score_labels
-from packbert.service.tokenization.encoding import Text
-from packbert.service.turns import DEADLINE, Deadline
+from ...artifact import Manifest
+from ...backend import Backend
+from ...errors import Invalid, TooLarge
+from ...tasks.defaults import embedding_defaults
+from ...tasks.embed import embed_texts
+from ...tasks.flow import Task, TaskResult, Tasks
+from ...tasks.inputs import Body, EmbeddingFields, FailFastList
+from ...tasks.pairs import score_labels
+from ...tokenization.encoding import Text
+from ...turns import DEADLINE, Deadline
+from ..responses import Floats, json_bytes, json_response
+from .spec import Content, TaskSpec
 
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
 OCTETS = "application/octet-stream"

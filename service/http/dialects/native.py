@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.tasks import (
+from ...tasks import (
     answer,
     attention,
     choose,
@@ -19,7 +18,8 @@ from packbert.service.tasks import (
     vectors,
     zero_shot,
 )
-from packbert.service.tasks.defaults import ROOT_HEADS
+from ...tasks.defaults import ROOT_HEADS
+from .spec import TaskSpec
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}  # of TEI, by our precision
 

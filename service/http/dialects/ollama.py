@@ -6,13 +6,11 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from packbert.service.artifact import Artifact
-from packbert.service.backend import Backend
-from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.responses import json_response
-from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.flow import Task, Tasks
-from packbert.service.tasks.inputs import (
+from ...artifact import Artifact
+from ...backend import Backend
+from ...tasks.embed import embed_texts
+from ...tasks.flow import Task, Tasks
+from ...tasks.inputs import (
     NO_EFFECT,
     EmbeddingFields,
     ModelField,
@@ -20,7 +18,9 @@ from packbert.service.tasks.inputs import (
     TruncationFields,
     as_list,
 )
-from packbert.service.tasks.results import LongObject
+from ...tasks.results import LongObject
+from ..responses import json_response
+from .spec import TaskSpec
 
 
 class OllamaFields(ModelField, TruncationFields):

@@ -10,13 +10,11 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from packbert.service.backend import Backend
-from packbert.service.errors import Invalid, NotFound
-from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
-from packbert.service.http.responses import Floats, json_response
-from packbert.service.tasks import embed
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import (
+from ...backend import Backend
+from ...errors import Invalid, NotFound
+from ...tasks import embed
+from ...tasks.flow import Task, TaskResult, Tasks
+from ...tasks.inputs import (
     NO_EFFECT,
     OWN_TOKENIZER,
     TOKEN_IDS,
@@ -26,8 +24,10 @@ from packbert.service.tasks.inputs import (
     TextsOrIds,
     TruncationFields,
 )
-from packbert.service.tasks.results import LongObject, MadeList
-from packbert.service.tokenization.encoding import Direction, TokenIds
+from ...tasks.results import LongObject, MadeList
+from ...tokenization.encoding import Direction, TokenIds
+from ..responses import Floats, json_response
+from .spec import OPENAI_ERROR, TaskSpec
 
 
 class VllmFields(TruncationFields):

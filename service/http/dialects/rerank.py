@@ -12,13 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import Usage, agreed, response_id, usage
-from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
-from packbert.service.http.responses import Floats
-from packbert.service.tasks import pairs
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import (
+from ...errors import Invalid
+from ...tasks import pairs
+from ...tasks.flow import Task, TaskResult, Tasks
+from ...tasks.inputs import (
     NO_EFFECT,
     Body,
     ClientFields,
@@ -27,8 +24,11 @@ from packbert.service.tasks.inputs import (
     RerankFields,
     TruncationFields,
 )
-from packbert.service.tokenization.encoding import EncodeOptions
-from packbert.service.turns import in_turns
+from ...tokenization.encoding import EncodeOptions
+from ...turns import in_turns
+from ..responses import Floats
+from .openai import Usage, agreed, response_id, usage
+from .spec import ErrorShape, TaskSpec, service_error
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
 

@@ -14,19 +14,14 @@ from fastapi.responses import RedirectResponse
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from packbert.service.backend import Backend
-from packbert.service.errors import ServiceError
-from packbert.service.http.dialects import native, rerank
-from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.page.routes import add_page_routes, open_page
-from packbert.service.http.responses import json_response
-from packbert.service.http.validation import validate
-from packbert.service.settings import RootTask
-from packbert.service.tasks.answer import AnswerResponse, QuestionAndContext
-from packbert.service.tasks.choose import ChooseResponse, PromptAndChoices
-from packbert.service.tasks.fill_mask import FillMaskRequest, FillMaskResponse
-from packbert.service.tasks.flow import Task, Tasks
-from packbert.service.tasks.inputs import (
+from ...backend import Backend
+from ...errors import ServiceError
+from ...settings import RootTask
+from ...tasks.answer import AnswerResponse, QuestionAndContext
+from ...tasks.choose import ChooseResponse, PromptAndChoices
+from ...tasks.fill_mask import FillMaskRequest, FillMaskResponse
+from ...tasks.flow import Task, Tasks
+from ...tasks.inputs import (
     Body,
     EmbedRequest,
     EmbedResponse,
@@ -37,8 +32,13 @@ from packbert.service.tasks.inputs import (
     SimilarityResponse,
     Status,
 )
-from packbert.service.tasks.predict import PredictResponse, TagResponse
-from packbert.service.tasks.zero_shot import as_elements
+from ...tasks.predict import PredictResponse, TagResponse
+from ...tasks.zero_shot import as_elements
+from ..page.routes import add_page_routes, open_page
+from ..responses import json_response
+from ..validation import validate
+from . import native, rerank
+from .spec import TaskSpec
 
 TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | rerank.ROUTES
 SPECS: dict[RootTask, TaskSpec] = {task: TASK_ROUTES[f"/{task}"] for task in get_args(RootTask)}

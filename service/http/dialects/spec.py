@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, Field
 
-from packbert.service.errors import Invalid
-from packbert.service.http.body import parse
-from packbert.service.settings import Settings
-from packbert.service.tasks.flow import Read, Tasks
-from packbert.service.tasks.inputs import TOO_LONG, Body, ErrorBody
+from ...errors import Invalid
+from ...settings import Settings
+from ...tasks.flow import Read, Tasks
+from ...tasks.inputs import TOO_LONG, Body, ErrorBody
+from ..body import parse
 
 OpenAIErrorType = Literal[
     "invalid_request_error", "authentication_error", "not_found_error", "rate_limit_error", "server_error"

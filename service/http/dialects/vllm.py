@@ -10,16 +10,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import Usage, VllmFields, agreed, as_base64_text, listed, truncation_fields
-from packbert.service.http.dialects.spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
-from packbert.service.http.responses import Floats
-from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.flow import Task, TaskResult, Tasks
-from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList, as_list
-from packbert.service.tasks.likelihood import LikelihoodResponse, Variant, score_sentences
-from packbert.service.tasks.pairs import score_labels, score_pairs
-from packbert.service.tasks.results import LongObject, MadeList
+from ...errors import Invalid
+from ...tasks.embed import embed_texts
+from ...tasks.flow import Task, TaskResult, Tasks
+from ...tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList, as_list
+from ...tasks.likelihood import LikelihoodResponse, Variant, score_sentences
+from ...tasks.pairs import score_labels, score_pairs
+from ...tasks.results import LongObject, MadeList
+from ..responses import Floats
+from .openai import Usage, VllmFields, agreed, as_base64_text, listed, truncation_fields
+from .spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
-from packbert.service.http.headers import choose_language
-from packbert.service.settings import Settings
+from ...settings import Settings
+from ..headers import choose_language
 
 FOLDER = Path(__file__).parent / "static"
 LANGUAGES = ("en", "zh")  # the first one where a browser asks for none of them
