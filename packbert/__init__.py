@@ -38,7 +38,13 @@ os.putenv("ORT_DISABLE_TELEMETRY", "1")
 def __getattr__(name: str) -> object:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(MODULES[name]), name)
+    try:
+        return getattr(import_module(MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("fcntl", "resource"):
+            raise
+        way_out = "on Windows use WSL 2 or the container image"
+        raise ImportError(f"packbert.{name} needs Linux or macOS: {way_out}") from error
 
 
 def __dir__() -> list[str]:

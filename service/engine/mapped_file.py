@@ -138,6 +138,8 @@ def detach_from(file: Path) -> int:
 
 def mappings_of(file: Path) -> list[Mapping]:
     """The mappings of `file` in this process, by offset; found by name, as overlay file systems change the inode."""
+    if not MAPS.exists():  # macOS: what it maps of a removed copy stays as it is, too
+        return []
     name, found = str(file.resolve()), []
     for line in MAPS.read_text("utf-8", "surrogateescape").splitlines():
         addresses, permissions, offset, _, _, *rest = line.split(maxsplit=5)

@@ -36,6 +36,12 @@ def test_the_library_is_found_in_the_folder_that_holds_the_clone(tmp_path: Path)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
+def test_a_system_without_posix_is_told_what_to_use() -> None:
+    code = "import sys; sys.modules['fcntl'] = None; from packbert import Engine"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: packbert.Engine needs Linux or macOS: on Windows use WSL 2" in ended.stderr
+
+
 def test_the_names_of_the_library_are_loaded_when_they_are_used() -> None:
     assert sorted(packbert.MODULES) == packbert.__all__ == dir(packbert)
     assert all(getattr(packbert, name).__name__ == name for name in packbert.__all__)
