@@ -103,7 +103,7 @@ def _serve(settings: Settings, listeners: Sequence[Listener], member: "Membershi
     def make(starting: "Starting") -> "Backend":
         swapped = member.models if member else {}
         choices = find_artifacts(settings.of_each_model(swapped), starting.prepare)
-        from .engine.local_backend import make_backend
+        from .models import make_backend
 
         freeze_libraries()
         return make_backend(settings, choices, metrics)

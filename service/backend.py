@@ -1,20 +1,19 @@
-"""The base class of the backends, which answer what HTTP receives; `admit` is the one admission call between the two.
-
-A backend owns the tokenizer and the tasks. Its queue is the batcher of an engine in this process
-(`engine/local_backend.py`) or the client of an engine in another one (`workers/api_worker.py`).
-"""
+"""A model of the service: its engine, its tokenizer and its tasks; `admit` is the one call by which requests get in."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .artifact import Artifact
+from .engine.engine import Device, ModelEngine
+from .engine.runner import ModelRunner
 from .errors import SHUTTING_DOWN, Unavailable
 from .observability.metrics import Metrics
+from .observability.scrape import register_state, render
 from .observability.start import start_tracing
 from .scheduling.batcher import Batcher
+from .scheduling.cores import Concurrency
 from .scheduling.queue import BULK_SHARE
 from .settings import Settings
 from .tasks.defaults import embedding_defaults, root_task, scorer
@@ -24,12 +23,14 @@ from .tokenization.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from .observability.spans import Tracing
 
+MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 
 
-class Backend(ABC):
-    """Base class: `open` loads it, `admit` lets one request in, `drain` and `close` end it."""
+class Backend:
+    """`open` loads it, `admit` lets one request in, `drain` and `close` end it."""
 
+    engine: ModelEngine
     source = ""  # of its artifact, where it can be swapped: a hub id, a checkpoint's folder or an artifact
     queue: Batcher  # set before `_serve_tasks`
     _tasks: Tasks  # when it is open
@@ -42,9 +43,10 @@ class Backend(ABC):
         metrics: Metrics,
         *,
         degraded: str = "",
+        make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
         beside: "Backend | None" = None,
     ) -> None:
-        """`beside`: a backend of the same process, whose tracing this one shares."""
+        """`beside`: a backend of the same process, whose tracing and device this one shares."""
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
         self.degraded = degraded  # why the CPU is used although there is an artifact for CUDA
         self.tracing: Tracing | None = beside.tracing if beside else start_tracing(settings)
@@ -53,6 +55,18 @@ class Backend(ABC):
         self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
+        metrics.exemplars = settings.tracing and settings.workers == 1
+        device: Device = beside.engine.device if beside else Device()
+        self.engine = ModelEngine(
+            artifact,
+            settings,
+            metrics,
+            degraded,
+            lambda: self.on_fatal(),
+            make_runner,
+            self.tracing,
+            device=device,
+        )
         self.users, self.unused = 0, asyncio.Event()  # requests of `answering`; set when the last has ended
 
     def admit(self, body_bytes: int) -> Tasks:
@@ -90,40 +104,52 @@ class Backend(ABC):
 
     def leave(self) -> None:
         """Not ready from now on; new requests are still admitted."""
-        self.leaving = True
+        self.leaving = self.engine.health.draining = True
 
     def drain(self) -> None:
         """Not ready from now on, and new requests are refused; admitted requests are still answered."""
         self.leave()
         self.draining = True
 
-    @abstractmethod
     async def open(self) -> None:
-        """Loads what this backend needs. Raises what loading raises."""
+        """Raises what loading raises: a graph or a tokenizer that does not load."""
+        await asyncio.to_thread(self.tokenizer.open)
+        await self.engine.open()
+        self.queue = self.engine.batcher
+        self.max_guessed_tokens = self.queue.queue.max_tokens // MAX_GUESS_SHARE
+        self._serve_tasks()
 
-    @abstractmethod
     async def close(self) -> None:
         """Ends what `open` started; requests that still wait get 503."""
+        self.drain()
+        await self.engine.close()
+        self.tokenizer.close()
 
     def cancel_pending(self) -> None:
         """Answers requests that still wait with 503."""
         self.queue.close(SHUTTING_DOWN)
 
-    @abstractmethod
     async def ready(self) -> str:
         """Why a request would not be answered now; empty when it would."""
+        return self.engine.readiness()
 
     async def readiness(self) -> dict[str, str]:
         """Why each of the service's models would not answer now, by name, the default first; empty where it would."""
         return {name: await model.ready() for name, model in self.group.items()}
 
-    @abstractmethod
     async def info(self) -> dict[str, Any]:
         """The content of /info."""
+        return self.describe()
 
-    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """As `info`."""
+        return self.engine.info() | {"mask_token": self.tokenizer.mask_token, "workers": self.settings.workers}
+
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """The content of /metrics and its media type; `accept` is what the scraper asks for."""
+        await self.metrics.update_workers()
+        state = register_state(self.artifacts, self.metrics.processes, await self.default.readiness())
+        return render([state, self.metrics.registry()], accept)
 
     def _serve_tasks(self) -> None:
         """From now on `admit` lets requests in."""

@@ -10,9 +10,13 @@ from typing import Any
 from packbert.model_export.artifact.cpu import trim_heap
 
 from .backend import Backend
+from .engine.cpu import available_cores
+from .engine.device import ArtifactChoice, find_artifact
+from .engine.engine import common_concurrency
 from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
-from .settings import SettingsError, named_models
+from .observability.metrics import Metrics
+from .settings import Settings, SettingsError, named_models
 
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder) and a backend of the same process; raises where it cannot be served
@@ -228,3 +232,21 @@ def serve_models(backends: Sequence[Backend], make: MakeBackend) -> ServedModel:
     default = next(iter(group.values()))
     default.share_requests(named)
     return default
+
+
+def make_backend(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Backend:
+    """That of a service of these models, the default first; a ServedModel where there are several, or they can be
+    swapped."""
+
+    def make(choice: ArtifactChoice, beside: Backend | None) -> Backend:
+        return Backend(choice.artifact, settings, metrics, degraded=choice.degraded, beside=beside)
+
+    def make_new(name: str, source: str, beside: Backend) -> Backend:
+        return make(find_artifact(settings.of_model(name, source)), beside)
+
+    first = make(choices[0], None)
+    if len(choices) == 1 and not settings.can_swap:
+        return first
+    threads = settings.threads or available_cores()
+    first.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
+    return serve_models([first, *(make(one, first) for one in choices[1:])], make_new)

@@ -22,7 +22,7 @@ from benchmarks.engine.alone import NO_LIMIT_SECONDS, submit
 from benchmarks.harness.machine import machine
 from benchmarks.harness.mixes import STS_B
 from benchmarks.server.scenarios.findings import random_text
-from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.backend import Backend
 from packbert.service.library.engine import Engine
 from packbert.service.library.job import Job, run_job
 from packbert.service.tasks.embed import OPTIONS
@@ -91,7 +91,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 def run_tokens(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:
     """From submitting all requests to the last answer; their texts are tokenized before."""
     backend = engine.backend
-    assert isinstance(backend, LocalBackend)
+    assert isinstance(backend, Backend)
     options = OPTIONS[backend.artifact.manifest.embedding.pooling]
     work = engine.wait(backend.tokenizer.encode(texts, options, None))
     requests = [work[start : start + REQUEST_TEXTS] for start in range(0, len(work), REQUEST_TEXTS)]

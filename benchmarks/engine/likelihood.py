@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.harness.checkpoints import artifact_to_serve
 from benchmarks.harness.machine import table, update
 from packbert.service.artifact import open_artifact
-from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.backend import Backend
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.embed import embed
@@ -51,7 +51,7 @@ def main() -> None:
 
 async def measure(artifact: Path, rounds: int) -> tuple[str, dict[str, Medians]]:
     """The artifact's name and precision; by length: milliseconds of each contender, and the ratios."""
-    backend = LocalBackend(open_artifact(artifact), Settings(artifact=artifact), Metrics())
+    backend = Backend(open_artifact(artifact), Settings(artifact=artifact), Metrics())
     await backend.open()
     try:
         found = {str(length): await compare(backend.admit(0), length, rounds) for length in LENGTHS}

@@ -30,9 +30,9 @@ from packbert.model_export.artifact.batch import (
     Tokens,
 )
 from packbert.service.address import bind_address
+from packbert.service.backend import Backend
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.device import select_artifact
-from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.http.server import build, run
 from packbert.service.observability.metrics import Metrics
@@ -102,7 +102,7 @@ def main() -> int:
     assert settings.artifact is not None  # the benchmarks set BERT_ARTIFACT
     logging.basicConfig(level=settings.log_level.upper())
     artifact = select_artifact(settings.artifact, "cpu").artifact
-    backend = LocalBackend(artifact, settings, Metrics(), make_runner=NullRunner)
+    backend = Backend(artifact, settings, Metrics(), make_runner=NullRunner)
     return run(build(settings, backend), bind_address(settings.host, settings.port, "BERT_PORT"))
 
 

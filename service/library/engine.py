@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from ..backend import Backend
 from ..engine.device import ArtifactChoice, find_artifacts
-from ..engine.local_backend import LocalBackend, make_backend
 from ..errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
 from ..http.dialects import native, rerank, vllm
 from ..http.validation import validate
 from ..model_names import fault_of_names
-from ..models import ServedModel
+from ..models import ServedModel, make_backend
 from ..observability.metrics import Metrics
 from ..settings import PREFIX, Settings, SettingsError
 from ..tasks.flow import answer_request
@@ -354,12 +353,12 @@ class Engine(BulkEngine):
         """
         return self.submit(coroutine).result()
 
-    def _find(self, model: str | None = None) -> LocalBackend:
+    def _find(self, model: str | None = None) -> Backend:
         """Raises NotFound for a model that is not there, and Unavailable while the engine is not open."""
         backend = self.backend
         if isinstance(backend, ServedModel):
             backend = (backend if model is None else backend.find(model)).current
-        assert isinstance(backend, LocalBackend)
+        assert isinstance(backend, Backend)
         return backend
 
 

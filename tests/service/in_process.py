@@ -12,7 +12,6 @@ import httpx
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.backend import Backend
-from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import create_app
@@ -77,7 +76,7 @@ def ask_engine(folder: Path, question: Callable[[Tasks], Any], **settings: Any) 
     given = {"token_budget": 256, "threads": 1} | settings
 
     async def story() -> Any:
-        backend = LocalBackend(open_artifact(folder), Settings(artifact=folder, **given), Metrics())
+        backend = Backend(open_artifact(folder), Settings(artifact=folder, **given), Metrics())
         await backend.open()
         try:
             return await question(backend.admit(0))

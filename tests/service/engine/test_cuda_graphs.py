@@ -13,10 +13,10 @@ import pytest
 from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact, read_artifact
+from packbert.service.backend import Backend
 from packbert.service.engine import device
 from packbert.service.engine.calibration import golden_tokens, self_test
 from packbert.service.engine.device import ArtifactChoice, select_artifact
-from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import CpuSession
 from packbert.service.engine.trial import try_graph
@@ -134,7 +134,7 @@ def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
     settings = Settings(artifact=folder, token_budget=64, threads=1)
 
     async def story() -> None:
-        backend = LocalBackend(read_artifact(folder, "cuda"), settings, Metrics())
+        backend = Backend(read_artifact(folder, "cuda"), settings, Metrics())
         await backend.open()
         transport = httpx.ASGITransport(create_app(backend))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -160,7 +160,7 @@ def test_a_cpu_in_place_of_the_gpu_is_degraded_in_the_log_ready_info_and_metrics
     settings = Settings(artifact=bert_artifact, token_budget=64, threads=1)
 
     async def story() -> None:
-        backend = LocalBackend(cpu, settings, Metrics(), degraded="no kernel")
+        backend = Backend(cpu, settings, Metrics(), degraded="no kernel")
         await backend.open()
         transport = httpx.ASGITransport(create_app(backend))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

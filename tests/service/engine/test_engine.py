@@ -13,9 +13,9 @@ import pytest
 
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.backend import Backend
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.engine import ModelEngine
-from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import InferenceFailed, Overloaded, Unavailable
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
@@ -42,8 +42,8 @@ def engine(artifact: Artifact, *, self_check_seconds: float = 0.02, **more: str)
     return ModelEngine(artifact, settings_for(artifact, **more), Metrics(), self_check_seconds=self_check_seconds)
 
 
-def backend(artifact: Artifact, **more: str) -> LocalBackend:
-    return LocalBackend(artifact, settings_for(artifact, **more), Metrics())
+def backend(artifact: Artifact, **more: str) -> Backend:
+    return Backend(artifact, settings_for(artifact, **more), Metrics())
 
 
 async def broken(_: Sequence[Tokens], **__: object) -> None:
@@ -232,7 +232,7 @@ def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_
 
 
 MIB = 2**20
-Pair = Callable[..., AbstractAsyncContextManager[list[LocalBackend]]]
+Pair = Callable[..., AbstractAsyncContextManager[list[Backend]]]
 
 
 @pytest.fixture
@@ -240,10 +240,10 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
     """Opens the backends of two models on one device; `rates`: the tokens a second that were measured of them."""
 
     @asynccontextmanager
-    async def opened(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[LocalBackend]]:
+    async def opened(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[Backend]]:
         first, second = open_artifact(bert_artifact), open_artifact(exported("sample").root)
         one = backend(first, **more)
-        other = LocalBackend(second, settings_for(second, **more), Metrics(), beside=one)
+        other = Backend(second, settings_for(second, **more), Metrics(), beside=one)
         for each, rate in zip((one, other), rates, strict=False):
             known = Calibration(
                 token_budget=64, tokens_per_second=rate, batch_invariant=True, smallest_cosine=1.0, canary_error=0.0
@@ -260,7 +260,7 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
     return opened
 
 
-async def embed_all(one: LocalBackend, texts: Sequence[str]) -> int:
+async def embed_all(one: Backend, texts: Sequence[str]) -> int:
     DEADLINE.set(Deadline(PATIENCE, 10 * PATIENCE))
     result = await answer_request(one.admit(10**7), embed, EmbedRequest(inputs=[*texts]))
     return len(result.value)

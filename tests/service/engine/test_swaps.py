@@ -11,14 +11,14 @@ import httpx
 import pytest
 
 from packbert.service.artifact import open_artifact
+from packbert.service.backend import Backend
 from packbert.service.engine.device import find_artifact
 from packbert.service.engine.engine import Device, ModelEngine
-from packbert.service.engine.local_backend import LocalBackend, make_backend
 from packbert.service.errors import Invalid, Unavailable
 from packbert.service.http.app import create_app
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
-from packbert.service.models import ServedModel
+from packbert.service.models import ServedModel, make_backend
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import answer_request
@@ -59,7 +59,7 @@ async def embed(model: ServedModel) -> Any:
 
 
 def engine_of(model: ServedModel) -> ModelEngine:
-    assert isinstance(model.current, LocalBackend)
+    assert isinstance(model.current, Backend)
     return model.current.engine
 
 
@@ -242,9 +242,9 @@ def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Mapping[
     play(story())
 
 
-def backends_in_memory(besides: frozenset[LocalBackend] = frozenset()) -> frozenset[LocalBackend]:
+def backends_in_memory(besides: frozenset[Backend] = frozenset()) -> frozenset[Backend]:
     gc.collect()
-    return frozenset(one for one in gc.get_objects() if isinstance(one, LocalBackend)) - besides
+    return frozenset(one for one in gc.get_objects() if type(one) is Backend) - besides
 
 
 async def refusal(model: ServedModel, source: Path) -> str:

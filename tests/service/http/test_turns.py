@@ -20,7 +20,7 @@ import pytest
 
 from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.artifact import open_artifact
-from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.backend import Backend
 from packbert.service.http.app import create_app
 from packbert.service.http.body import start_thread
 from packbert.service.http.server import COLLECT_AFTER
@@ -145,7 +145,7 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
         return f"{path} {body[:80]!r}: {status}, {measured}, {bytes(answer[:100])!r}"
 
     async def story() -> None:
-        backend = LocalBackend(open_artifact(folder), settings, Metrics())
+        backend = Backend(open_artifact(folder), settings, Metrics())
         app = create_app(backend)
         start_thread()
         await backend.open()

@@ -47,7 +47,7 @@ def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_a_service_without_traces_loads_no_sdk() -> None:
     code = (
-        "import sys, service.http.server, service.engine.local_backend, service.workers.worker;"
+        "import sys, service.http.server, service.models, service.workers.worker;"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
