@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import logging
 import re
 import resource
 import socket
@@ -271,7 +272,7 @@ def test_connections_that_are_reset_before_they_are_accepted_take_no_place(
         await settled(server)
 
     run_server(bert_artifact, story, loop, max_connections=PLACES)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 HALF_SENT = [HALF["head"], HALF["body"], request(500)[:-1]]
