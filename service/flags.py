@@ -20,8 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "network": (*("host", "port", "admin_port", "api_key", "api_key_file", "admin_key", "cors_origins", "page"),),
     "limits": (
         *("max_waiting_tokens", "max_wait_seconds", "max_inputs", "max_characters", "max_body_bytes"),
-        *("max_connections", "client_timeout_seconds", "timeout_ms", "max_timeout_ms"),
-        *("linger_seconds", "drain_seconds", "run_timeout_seconds"),
+        *("timeout_ms", "linger_seconds", "drain_seconds", "run_timeout_seconds"),
     ),
     "speed": ("workers", "threads", "token_budget", "memory_limit"),
     "logs": ("log_format", "access_log", "log_level"),
@@ -38,7 +37,6 @@ METAVARS = {
     "memory_limit": "SIZE",
     "cors_origins": "ORIGINS",
     "timeout_ms": "MILLISECONDS",
-    "max_timeout_ms": "MILLISECONDS",
 }
 METAVARS_BY_END = {"port": "PORT", "bytes": "BYTES", "seconds": "SECONDS", "tokens": "TOKENS", "budget": "TOKENS"}
 ABOUT = (

@@ -16,15 +16,19 @@ from packbert.model_export.artifact.manifest import read_file
 from .model_names import MAX_SHOWN, MODEL_NAME, NamedModel, read_models
 
 PREFIX = "BERT_"
+MAX_TIMEOUT_MS = 3_600_000  # of any request: an hour
 KEYS = ("api_key", "admin_key")  # they may be empty
 ALIASES = ("artifact",)  # second names, which no table lists
 GONE = {  # setting -> what became of it
     "BERT_API_PROCESSES": "BERT_WORKERS (--workers) is the number of whole services behind one port",
+    "BERT_CLIENT_TIMEOUT_SECONDS": "a request has to arrive within 20 s",
     "BERT_COMPRESS_BYTES": "responses of tasks are not compressed: let a proxy in front do it",
     "BERT_CUDA_ATTENTION": "the export chooses the attention of an artifact for CUDA by the size of its heads",
     "BERT_MAX_ATTENTION": "/attention takes 128 tokens",
     "BERT_MAX_BUFFERED_BYTES": "a process holds 8 bodies of BERT_MAX_BODY_BYTES: set that",
+    "BERT_MAX_CONNECTIONS": "a process takes 1024 connections: BERT_WORKERS (--workers) or a replica more takes more",
     "BERT_MAX_HEADER_BYTES": "a request's first line and headers have at most 16384 bytes",
+    "BERT_MAX_TIMEOUT_MS": "the longest deadline is one hour",
     "BERT_MAX_TOP_K": "a mask gets at most 1000 candidates, a question 1000 answers",
     "BERT_MIN_READ_BYTES_PER_SECOND": "a client has to read 10000 bytes of its response a second",
     "BERT_SHARE_WEIGHTS": "the workers of a service (BERT_WORKERS) share the weights",
@@ -104,17 +108,6 @@ class Settings(BaseModel):
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="bytes of a request body")
-    max_connections: int = Field(
-        1024,
-        ge=1,
-        description="open connections of one process; further ones take the place of an unfinished request or an idle "
-        "one, else they get 503 (but for /health and /ready)",
-    )
-    client_timeout_seconds: float = Field(
-        20.0,
-        gt=0,
-        description="timeout for receiving a request (408), and for a client that stops reading its response",
-    )
     pooling: Literal["cls", "mean", "pooler", "sentence"] | None = Field(
         None, description="pooling of a request that names none; unset: as the artifact says"
     )
@@ -135,11 +128,12 @@ class Settings(BaseModel):
         description="read the special tokens in a text, as `[SEP]`, as special tokens, unless the request says "
         "otherwise; the checkpoint's own, as `[E1]`, are always read",
     )
-    timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
-    max_timeout_ms: int = Field(
-        3_600_000,
+    timeout_ms: int = Field(
+        60_000,
         ge=1,
-        description="longest deadline of such a request; a large one has four times what it takes alone",
+        le=MAX_TIMEOUT_MS,
+        description="deadline of a request without x-request-timeout-ms; of a large one at least four times what it "
+        "takes alone",
     )
     linger_seconds: float = Field(
         0.0,
@@ -255,11 +249,6 @@ class Settings(BaseModel):
                 raise SettingsError(f"BERT_CORS_ORIGINS: {origin!r} is no origin: write https://HOST[:PORT]")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
-        if self.timeout_ms > self.max_timeout_ms:
-            raise SettingsError(
-                f"BERT_TIMEOUT_MS: {self.timeout_ms} is above BERT_MAX_TIMEOUT_MS, which is {self.max_timeout_ms}: "
-                "raise that, or set a shorter one"
-            )
 
     def _check_keys(self) -> None:
         for name in KEYS:

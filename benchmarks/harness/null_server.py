@@ -35,7 +35,7 @@ async def application(
 
 
 async def serve(port: int) -> None:
-    limits = ConnectionLimits(client_timeout_seconds=20.0)
+    limits = ConnectionLimits()
     server = await asyncio.get_running_loop().create_server(lambda: Connection(application, limits), "127.0.0.1", port)
     await server.serve_forever()
 

@@ -350,7 +350,7 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self.limits.tasks.discard)
 
     def _refuse_full(self) -> Rejected:
-        limit = f"this server takes {self.limits.most} connections (BERT_MAX_CONNECTIONS)"
+        limit = f"this server takes {self.limits.most} connections"
         return self._refuse(503, f"{limit}: retry later")
 
     def _reject(self, rejected: Rejected) -> None:
@@ -433,7 +433,7 @@ class Connection(asyncio.Protocol):
         elif self._state is State.WAITING:
             self.close()
         else:
-            seconds = f"{self.limits.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)"
+            seconds = f"{self.limits.client_timeout_seconds:g} s"
             self._reject(self._refuse(408, f"the request did not arrive within {seconds}"))
 
     def _check_write_progress(self, unsent_before: int | None = None) -> None:

@@ -17,7 +17,7 @@ from ..errors import UNEXPECTED, Invalid, ServiceError, TooLarge, Unavailable
 from ..logs import Fields
 from ..observability.metrics import Metrics
 from ..observability.series import MISDIRECTED, PROCESS, RECEIVE, UNKNOWN
-from ..settings import Settings
+from ..settings import MAX_TIMEOUT_MS, Settings
 from ..tasks.flow import TaskResult, Tasks, answer_request
 from ..tasks.inputs import Body
 from ..turns import DEADLINE, Deadline, current_trace_id
@@ -47,7 +47,6 @@ Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the las
 VALID_ID = re.compile(rb"[!-~]{1,128}")
 SPLIT = "(BERT_MAX_BODY_BYTES): split it"
 TIMEOUT = b"x-request-timeout-ms"
-MAX_TIMEOUT_MS = 3_600_000
 # the model that the body names; None: that of the route
 ASKED: ContextVar[str | None] = ContextVar("asked", default=None)
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
@@ -130,7 +129,7 @@ class TaskRequest:
         """That of the client, or the default; it counts from the last byte of the body. Raises Invalid."""
         stated = self.headers.get(TIMEOUT)
         if stated is None:
-            return Deadline(settings.timeout_ms / 1000, settings.max_timeout_ms / 1000, self.received)
+            return Deadline(settings.timeout_ms / 1000, MAX_TIMEOUT_MS / 1000, self.received)
         if not stated.isdigit() or len(stated) > MAX_DIGITS or not 0 < int(stated) <= MAX_TIMEOUT_MS:
             shown = stated[:20].decode("latin-1")
             text = f"x-request-timeout-ms is {shown!r}: send whole milliseconds from 1 to {MAX_TIMEOUT_MS}"

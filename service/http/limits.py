@@ -76,7 +76,7 @@ class BufferedBytes:
 class ConnectionLimits:
     """What all connections of a process share: limits, and the open connections with their tasks."""
 
-    client_timeout_seconds: float
+    client_timeout_seconds: float = 20.0
     max_header_bytes: int = MAX_HEADER_BYTES
     min_read_bytes_per_second: int = MIN_READ_BYTES_PER_SECOND
     buffered: BufferedBytes = field(default_factory=BufferedBytes)

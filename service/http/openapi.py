@@ -7,9 +7,9 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 
-from ..settings import RootTask
+from ..settings import MAX_TIMEOUT_MS, RootTask
 from ..tasks.inputs import ErrorBody, Status
-from .endpoint import MAX_TIMEOUT_MS, TaskEndpoint
+from .endpoint import TaskEndpoint
 from .responses import NPY
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`

@@ -50,6 +50,7 @@ GIL_SWITCH_SECONDS = 0.0005
 # through what is in flight: with 1,000 connections twice in 6 s, for 4 to 8 ms. At the default of 700 that took a tenth
 # of the loop's time, at 50,000 it was one turn of 16 to 31 ms.
 COLLECT_AFTER = 20_000
+MAX_CONNECTIONS = 1024  # of a process
 MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another one
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common load balancers, which must be the first to close
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
@@ -93,12 +94,11 @@ class Server:
         """`make` finds what is to be served."""
         self.settings, self.metrics, self.member = settings, metrics, member or Alone()
         self.limits = ConnectionLimits(
-            client_timeout_seconds=settings.client_timeout_seconds,
             buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
             on_rejected=partial(metrics.refused, UNKNOWN),
             log_access=log_access if settings.access_log else None,
             keep_alive_seconds=KEEP_ALIVE_SECONDS,
-            most=settings.max_connections,
+            most=MAX_CONNECTIONS,
             probes=frozenset(PROBE_PATHS),
         )
         self.starting, self.keys = Starting(settings, metrics), ApiKeys(settings)

@@ -20,7 +20,7 @@ from ..http.validation import validate
 from ..model_names import fault_of_names
 from ..models import ServedModel, make_backend
 from ..observability.metrics import Metrics
-from ..settings import PREFIX, Settings, SettingsError
+from ..settings import MAX_TIMEOUT_MS, PREFIX, Settings, SettingsError
 from ..tasks.flow import answer_request
 from ..tasks.results import as_lists
 from ..turns import DEADLINE, Deadline
@@ -258,7 +258,7 @@ class Engine(BulkEngine):
             spec.check_head(tasks)
             request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
             if timeout_seconds is None:
-                DEADLINE.set(Deadline(self.settings.timeout_ms / 1000, self.settings.max_timeout_ms / 1000))
+                DEADLINE.set(Deadline(self.settings.timeout_ms / 1000, MAX_TIMEOUT_MS / 1000))
             else:
                 DEADLINE.set(Deadline(timeout_seconds))
             return as_lists((await answer_request(tasks, spec.task, request)).value)

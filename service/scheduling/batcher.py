@@ -117,7 +117,7 @@ class Batcher:
         size = f"the request has about {request.tokens} tokens, which take about {takes:.1f} s here"
         way_out = f"{fitting(request.inputs, seconds / takes)}, or a longer x-request-timeout-ms"
         return TooMuchForDeadline(
-            f"{size}, and its deadline is in {seconds:.1f} s: {way_out} (without it: up to BERT_MAX_TIMEOUT_MS)"
+            f"{size}, and its deadline is in {seconds:.1f} s: {way_out} (without it: up to an hour)"
         )
 
     def send(self, request: Request, chunk: Chunk[Any]) -> "asyncio.Future[None]":

@@ -55,10 +55,13 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 
-async def serve(artifact: Path, story: Callable[[Server, int], Awaitable[None]], **settings: Any) -> None:
-    """Runs `story` with a server and its port; it ends after it."""
+async def serve(
+    artifact: Path, story: Callable[[Server, int], Awaitable[None]], most: int = 1024, **settings: Any
+) -> None:
+    """Runs `story` with a server of at most so many connections, and its port; it ends after it."""
     chosen = Settings.model_validate({"artifact": artifact} | settings)
     server = build(chosen, ModelessBackend(open_artifact(artifact), chosen, Metrics()))
+    server.limits.most = most
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     serving = asyncio.create_task(server.serve([listener]))

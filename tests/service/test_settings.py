@@ -76,7 +76,6 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_POOLING", "max", "BERT_POOLING: max is not one of cls, mean, pooler, sentence"),
         ("BERT_NORMALIZE", "perhaps", "BERT_NORMALIZE: "),
         ("BERT_TIMEOUT_MS", "0", "BERT_TIMEOUT_MS: "),
-        ("BERT_CLIENT_TIMEOUT_SECONDS", "-1", "BERT_CLIENT_TIMEOUT_SECONDS: "),
         ("BERT_RUN_TIMEOUT_SECONDS", "0", "BERT_RUN_TIMEOUT_SECONDS: "),
         ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: nan is not a number above 0"),
         ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
@@ -88,8 +87,7 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_API_KEY", " ", "BERT_API_KEY: "),
         ("BERT_API_KEY", "sec\x07ret", "BERT_API_KEY: "),
         ("BERT_TOKEN_BUDGET", "300000", "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"),
-        ("BERT_TIMEOUT_MS", "3600001", "BERT_TIMEOUT_MS: 3600001 is above BERT_MAX_TIMEOUT_MS, which is 3600000"),
-        ("BERT_MAX_TIMEOUT_MS", "59999", "BERT_TIMEOUT_MS: 60000 is above BERT_MAX_TIMEOUT_MS, which is 59999"),
+        ("BERT_TIMEOUT_MS", "3600001", "BERT_TIMEOUT_MS: 3600001 is not a whole number from 1 to 3600000"),
         ("BERT_ADMIN_KEY", "k" * 19, "BERT_ADMIN_KEY: it has 19 characters, and at least 20 are needed"),
     ],
 )

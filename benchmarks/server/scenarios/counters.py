@@ -11,14 +11,13 @@ from benchmarks.harness.client import RESET, ask_once, metrics, post
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, random_text
 
-ROUNDS, BULK_TEXTS, CLIENT_TIMEOUT_SECONDS = 20, 200, 2
+ROUNDS, BULK_TEXTS = 20, 200
 EXIT_SECONDS, SETTLE_SECONDS, POLL_SECONDS = 60.0, 30.0, 0.1
 KEY = {"authorization": "Bearer key"}
 SETTINGS = {
     "BERT_API_KEY": "key",
     "BERT_MAX_BODY_BYTES": "200000",
     "BERT_MAX_WAITING_TOKENS": "20000",
-    "BERT_CLIENT_TIMEOUT_SECONDS": str(CLIENT_TIMEOUT_SECONDS),
 }
 CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\nauthorization: Bearer key\r\ntransfer-encoding: chunked\r\n\r\n"
 ENDS = ("answered", "refused", "failed", "cancelled", "expired")

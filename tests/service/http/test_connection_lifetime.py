@@ -222,7 +222,7 @@ def test_a_connection_in_the_reserve_answers_probes_only_and_closes() -> None:
         await connection.send(POST)
         assert connection.statuses == [503]
         assert b"\r\nretry-after: 1\r\n" in connection.transport.written
-        assert "takes 7 connections (BERT_MAX_CONNECTIONS)" in connection.error()["error"]
+        assert "takes 7 connections: " in connection.error()["error"]
         assert connection.paths == []
 
     play_connection(refused, rejections=[(503, "connections_full")])

@@ -90,7 +90,7 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
         for client in clients:
             client.close()
 
-    play_server(bert_artifact, story, max_connections=PLACES)
+    play_server(bert_artifact, story, most=PLACES)
 
 
 @pytest.mark.parametrize(("largest", "held"), [(2**23, 2**26), (2**25, 2**28), (1000, 2**23)])
@@ -125,7 +125,7 @@ def test_a_server_whose_places_are_all_in_use_answers_probes_and_says_to_others_
         for client in clients:
             client.close()
 
-    play_server(bert_artifact, story, max_connections=PLACES)
+    play_server(bert_artifact, story, most=PLACES)
 
 
 def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_new_one(
@@ -134,8 +134,9 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
     monkeypatch.setattr(server_module, "MIN_IDLE_SECONDS", 0.0)
 
     async def story() -> None:
-        backend: Any = OpenBackend(port=0, max_connections=2)
+        backend: Any = OpenBackend(port=0)
         server = server_module.build(backend.settings, backend)
+        server.limits.most = 2
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         serving = asyncio.create_task(server.serve([listener]))
@@ -271,7 +272,7 @@ def test_connections_that_are_reset_before_they_are_accepted_take_no_place(
                 assert (await ask_once(port, get("/ready"))).status == 200
         await settled(server)
 
-    run_server(bert_artifact, story, loop, max_connections=PLACES)
+    run_server(bert_artifact, story, loop, most=PLACES)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
