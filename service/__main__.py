@@ -24,8 +24,8 @@ from .settings import Settings, SettingsError, set_variables
 from .workers.channel import WORKER
 
 if TYPE_CHECKING:
-    from .backend import Backend
     from .http.starting import Starting
+    from .models import Models
     from .workers.worker import Membership
 
 
@@ -100,17 +100,17 @@ def _serve(settings: Settings, listeners: Sequence[Listener], member: "Membershi
         use_one_heap()
     metrics = Metrics(member.name, member.counts) if member else Metrics()
 
-    def make(starting: "Starting") -> "Backend":
+    def make(starting: "Starting") -> "Models":
         swapped = member.models if member else {}
         choices = find_artifacts(settings.of_each_model(swapped), starting.prepare)
-        from .models import make_backend
+        from .models import make_models
 
         freeze_libraries()
-        return make_backend(settings, choices, metrics)
+        return make_models(settings, choices, metrics)
 
     server = Server(settings, metrics, lambda starting: asyncio.to_thread(make, starting), member)
     code = run(server, listeners)
-    if server.backend is None and code != 1:
+    if server.models is None and code != 1:
         raise Stopped(signal.SIGINT if code else signal.SIGTERM)
     return code
 

@@ -1,16 +1,15 @@
-"""A model of the service: its engine, its tokenizer and its tasks; `admit` is the one call by which requests get in."""
+"""A loaded model: its engine, its tokenizer and its tasks."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .artifact import Artifact
 from .engine.engine import Device, ModelEngine
 from .engine.runner import ModelRunner
-from .errors import SHUTTING_DOWN, Unavailable
+from .errors import SHUTTING_DOWN
 from .observability.metrics import Metrics
-from .observability.scrape import register_state, render
 from .observability.start import start_tracing
 from .scheduling.batcher import Batcher
 from .scheduling.cores import Concurrency
@@ -28,12 +27,11 @@ BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full
 
 
 class Backend:
-    """`open` loads it, `admit` lets one request in, `drain` and `close` end it."""
+    """`open` loads it, `answering` gives its tasks to a request, `close` ends it."""
 
     engine: ModelEngine
-    source = ""  # of its artifact, where it can be swapped: a hub id, a checkpoint's folder or an artifact
-    queue: Batcher  # set before `_serve_tasks`
-    _tasks: Tasks  # when it is open
+    queue: Batcher  # when it is open
+    tasks: Tasks  # when it is open
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
     def __init__(
@@ -51,10 +49,7 @@ class Backend:
         self.degraded = degraded  # why the CPU is used although there is an artifact for CUDA
         self.tracing: Tracing | None = beside.tracing if beside else start_tracing(settings)
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
-        self.leaving = False  # /ready is 503, so that load balancers send no more requests
-        self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
-        self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
         metrics.exemplars = settings.tracing and settings.workers == 1
         device: Device = beside.engine.device if beside else Device()
         self.engine = ModelEngine(
@@ -69,47 +64,26 @@ class Backend:
         )
         self.users, self.unused = 0, asyncio.Event()  # requests of `answering`; set when the last has ended
 
-    def admit(self, body_bytes: int) -> Tasks:
-        """Returns the tasks to a request whose body has `body_bytes` bytes (0: unknown) and has not been read yet.
-
-        Raises Unavailable while draining, Overloaded where the queue would refuse the request.
-        """
-        if self.draining:
-            raise Unavailable(SHUTTING_DOWN)
+    def check_admission(self, body_bytes: int) -> None:
+        """Raises Overloaded or Unavailable if the queue would refuse a request whose body has so many bytes (0:
+        unknown) and has not been read yet."""
         if self.queue.queue.held or self.queue.queue.closed:  # an empty queue takes any request
             self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
-        return self._tasks
 
     @contextmanager
     def answering(self) -> Iterator[Tasks]:
-        """The tasks of a request until its end, whatever is swapped meanwhile. Raises as `admit`."""
-        tasks = self.admit(0)
+        """The tasks of a request until its end, whatever is swapped meanwhile."""
         self.users += 1
         try:
-            yield tasks
+            yield self.tasks
         finally:
             self.users -= 1
             if not self.users:
                 self.unused.set()
 
-    @property
-    def default(self) -> "Backend":
-        """The first of the service's models, which the server has."""
-        return next(iter(self.group.values()))
-
-    @property
-    def artifacts(self) -> list[Artifact]:
-        """Of the service's models, the default first."""
-        return [one.artifact for one in self.group.values()]
-
     def leave(self) -> None:
         """Not ready from now on; new requests are still admitted."""
-        self.leaving = self.engine.health.draining = True
-
-    def drain(self) -> None:
-        """Not ready from now on, and new requests are refused; admitted requests are still answered."""
-        self.leave()
-        self.draining = True
+        self.engine.health.draining = True
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
@@ -121,7 +95,7 @@ class Backend:
 
     async def close(self) -> None:
         """Ends what `open` started; requests that still wait get 503."""
-        self.drain()
+        self.leave()
         await self.engine.close()
         self.tokenizer.close()
 
@@ -133,26 +107,11 @@ class Backend:
         """Why a request would not be answered now; empty when it would."""
         return self.engine.readiness()
 
-    async def readiness(self) -> dict[str, str]:
-        """Why each of the service's models would not answer now, by name, the default first; empty where it would."""
-        return {name: await model.ready() for name, model in self.group.items()}
-
-    async def info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         """The content of /info."""
-        return self.describe()
-
-    def describe(self) -> dict[str, Any]:
-        """As `info`."""
         return self.engine.info() | {"mask_token": self.tokenizer.mask_token, "workers": self.settings.workers}
 
-    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        """The content of /metrics and its media type; `accept` is what the scraper asks for."""
-        await self.metrics.update_workers()
-        state = register_state(self.artifacts, self.metrics.processes, await self.default.readiness())
-        return render([state, self.metrics.registry()], accept)
-
     def _serve_tasks(self) -> None:
-        """From now on `admit` lets requests in."""
         settings = self.settings
         limits = Limits(
             max_inputs=settings.max_inputs,
@@ -161,7 +120,7 @@ class Backend:
             max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
         )
         manifest = self.artifact.manifest
-        self._tasks = Tasks(
+        self.tasks = Tasks(
             manifest=manifest,
             tokenizer=self.tokenizer,
             queue=self.queue,

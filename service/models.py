@@ -4,11 +4,13 @@ import asyncio
 import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
 
+from .artifact import Artifact
 from .backend import Backend
 from .engine.cpu import available_cores
 from .engine.device import ArtifactChoice, find_artifact
@@ -16,12 +18,13 @@ from .engine.engine import common_concurrency
 from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
 from .observability.metrics import Metrics
+from .observability.scrape import register_state, render
 from .settings import Settings, SettingsError, named_models
+from .tasks.flow import Tasks
 
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder) and a backend of the same process; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend], Backend]
-
 
 Swapped = tuple[str, bool]  # the digest of what answers, and whether it is another one than before
 # calls a swap of a model when its turn has come
@@ -32,57 +35,90 @@ def _at_once(_: "ServedModel", swap: Callable[[], Awaitable[Swapped]]) -> Awaita
     return swap()
 
 
-class ServedModel(Backend):
-    """A name of the service, in front of the backend that answers for it.
+class ServedModel:
+    """A name of the service, and the backend that answers for it."""
 
-    `open`, `close`, `leave`, `drain` and `cancel_pending` are those of the whole service: the server has the default.
-    """
-
-    group: "dict[str, ServedModel]"
-    take_turn: TakeTurn = staticmethod(_at_once)  # of the workers of a service
     shares: "Sequence[tuple[ServedModel, NamedModel]]" = ()  # the models that answer or repeat some of its requests
     repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last one
 
-    def __init__(self, current: Backend, source: str, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
-        """Without that of Backend: it has no tokenizer and no tasks of its own. `source`: see MakeBackend."""
-        self.settings = current.settings
-        self.metrics, self.tracing = current.metrics, current.tracing
-        self.leaving = self.draining = False
-        self.name, self.group, self._make = current.artifact.manifest.name, group, make
-        current.source = source
-        group[self.name] = self
-        self._point_to(current)
+    def __init__(self, models: "Models", backend: Backend, source: str) -> None:
+        """`source`: of its artifact: a hub id, a checkpoint's folder or an artifact."""
+        self.models, self.source, self.name = models, source, backend.artifact.manifest.name
+        self.settings, self.metrics, self.tracing = backend.settings, backend.metrics, backend.tracing
+        self._point_to(backend)
         self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
         self._swaps: set[asyncio.Future[Swapped]] = set()  # that requests wait for
 
-    def find(self, name: str) -> "ServedModel":
-        """Raises NotFound, unless there is only one model: then it has any name."""
-        if name not in self.group and len(self.group) > 1:
-            models = ", ".join(self.group)
-            raise NotFound(f"there is no model {name[:80]!r}: this server has {models}", code="model_not_found")
-        return self.group.get(name, self)
+    @property
+    def group(self) -> "dict[str, ServedModel]":
+        """The models of the service by name, the default first."""
+        return self.models.group
 
-    def admit(self, body_bytes: int) -> Any:
-        """Only refuses: the body may name another model than this one, so `current` admits. As Backend.admit."""
-        if self.draining:
+    @property
+    def artifact(self) -> Artifact:
+        return self.current.artifact
+
+    @property
+    def digest(self) -> str:
+        """Which artifact answers; empty if no other one ever does."""
+        return self.current.artifact.digest if self.models.can_swap else ""
+
+    @property
+    def degraded(self) -> str:
+        """Why the CPU is used although there is an artifact for CUDA; empty where it is not."""
+        return self.current.degraded
+
+    @property
+    def draining(self) -> bool:
+        """New requests are refused."""
+        return self.models.draining
+
+    def admit(self, body_bytes: int) -> Tasks:
+        """The tasks to a request whose body has `body_bytes` bytes (0: unknown) and has not been read yet.
+
+        Raises Unavailable while draining, and Overloaded if the queue would refuse the request of the only model: the
+        body may name another one.
+        """
+        if self.models.draining:
             raise Unavailable(SHUTTING_DOWN)
-        try:
-            self.current.admit(body_bytes)
-        except Unavailable:
-            if len(self.group) == 1:
-                raise
+        if len(self.group) == 1:
+            self.current.check_admission(body_bytes)
+        return self.current.tasks
+
+    def answering(self) -> AbstractContextManager[Tasks]:
+        """The tasks of a request until its end, whatever is swapped meanwhile."""
+        return self.current.answering()
+
+    async def ready(self) -> str:
+        """Why a request would not be answered now; empty when it would. The default is not ready while another model is
+        loading."""
+        others = self.group.values() if self is self.models.default else ()
+        own, *reasons = [await one.current.ready() for one in (self, *others)]
+        return own or ("loading" if "loading" in reasons else "")
+
+    async def readiness(self) -> dict[str, str]:
+        """Of the default of several models why each would not answer now, by name; empty where it would."""
+        return await self.models.readiness() if self is self.models.default and len(self.group) > 1 else {}
+
+    async def info(self) -> dict[str, Any]:
+        """The content of /info."""
+        return self.current.info()
+
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        """The content of /metrics and its media type; `accept` is what the scraper asks for."""
+        return await self.models.render_metrics(accept)
 
     async def swap(self, source: str = "") -> Swapped:
         """As `_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a
         load cannot be interrupted."""
-        if self.draining:
+        if self.models.draining:
             raise Unavailable(SHUTTING_DOWN)
-        swapping = asyncio.shield(asyncio.ensure_future(self.take_turn(self, partial(self._swap, source))))
+        swapping = asyncio.shield(asyncio.ensure_future(self.models.take_turn(self, partial(self._swap, source))))
         self._swaps.add(swapping)
         try:
             return await swapping
         except asyncio.CancelledError:
-            if self.draining:
+            if self.models.draining:
                 raise Unavailable(SHUTTING_DOWN) from None
             raise
         finally:
@@ -94,7 +130,7 @@ class ServedModel(Backend):
         Raises as `swap`.
         """
         await self._swap(folder, counts=False)
-        self.current.source = source
+        self.source = source
 
     async def _swap(self, source: str, *, counts: bool = True) -> Swapped:
         """Lets the artifact of `source`, or of the same place as before, answer; a copy is another one.
@@ -107,7 +143,7 @@ class ServedModel(Backend):
         await self._opened.wait()
         async with self._swapping:
             old, fault = self.current, ""
-            source = source or old.source
+            source = source or self.source
             try:
                 new = await self._open_another(source)
             except Unavailable:
@@ -122,7 +158,7 @@ class ServedModel(Backend):
             if new is None:
                 count(self.name, "unchanged")
                 return old.artifact.digest, False
-            new.source = new.source or source
+            self.source = source
             self._point_to(new)
             count(self.name, "swapped")
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
@@ -136,12 +172,14 @@ class ServedModel(Backend):
 
     async def _open_another(self, source: str) -> Backend | None:
         """The backend of `source`; None where its artifact answers already. Raises what making and opening raise."""
-        new = await asyncio.to_thread(self._make, self.name, source, self.current)
+        make = self.models.make
+        assert make is not None  # no route, signal or supervisor asks for it otherwise
+        new = await asyncio.to_thread(make, self.name, source, self.current)
         if new.artifact == self.current.artifact:
             return None
         try:
             await new.open()
-            if self.leaving:
+            if self.models.leaving:
                 raise Unavailable(SHUTTING_DOWN)
         except BaseException:
             await new.close()
@@ -149,9 +187,42 @@ class ServedModel(Backend):
         return new
 
     def _point_to(self, backend: Backend) -> None:
-        self.current, self.artifact, self.degraded = backend, backend.artifact, backend.degraded
-        backend.on_fatal = lambda: self.default.on_fatal()
-        backend.group = self.group
+        self.current = backend
+        backend.on_fatal = lambda: self.models.on_fatal()
+
+
+class Models:
+    """The models of a service, the default first; `open` loads them, `drain` and `close` end them."""
+
+    def __init__(self, backends: Sequence[Backend], make: MakeBackend | None = None) -> None:
+        """`make`: for a swap; without it no model has another name, and none is swapped."""
+        first, named = backends[0], named_models(backends[0].settings)
+        self.settings, self.metrics, self.tracing = first.settings, first.metrics, first.tracing
+        self.leaving = False  # /ready is 503, so that load balancers send no more requests
+        self.draining = False  # new requests are refused
+        self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
+        self.take_turn: TakeTurn = _at_once
+        self.make, self.can_swap = make, make is not None
+        self.group: dict[str, ServedModel] = {}
+        for one in backends:
+            name, folder = one.artifact.manifest.name, str(one.artifact.folder.parent)
+            source = named[name].model if name in named else self.settings.model or folder
+            self.group[name] = ServedModel(self, one, source)
+        self.share_requests(named)
+
+    @property
+    def default(self) -> ServedModel:
+        """The first, which answers a request that names none."""
+        return next(iter(self.group.values()))
+
+    def find(self, name: str) -> ServedModel:
+        """Raises NotFound, unless there is only one model: then it has any name."""
+        if len(self.group) == 1:
+            return self.default
+        if name not in self.group:
+            models = ", ".join(self.group)
+            raise NotFound(f"there is no model {name[:80]!r}: this server has {models}", code="model_not_found")
+        return self.group[name]
 
     def share_requests(self, named: Mapping[str, NamedModel]) -> None:
         """From now on each model shares its requests as `named` says."""
@@ -179,41 +250,49 @@ class ServedModel(Backend):
                 continue  # it is in the log, or the service ends
 
     async def open(self) -> None:
+        """Raises what loading raises: a graph or a tokenizer that does not load."""
         for model in self.group.values():
             await model.current.open()
             model._opened.set()
 
     async def close(self) -> None:
+        """Ends what `open` started; requests that still wait get 503."""
         for model in self.group.values():
             await model.current.close()
 
     def leave(self) -> None:
+        """Not ready from now on; new requests are still admitted."""
+        self.leaving = True
         for model in self.group.values():
-            model.leaving = True
             model.current.leave()
 
     def drain(self) -> None:
+        """Not ready from now on, and new requests are refused; admitted requests are still answered."""
+        self.leave()
+        self.draining = True
         for model in self.group.values():
-            model.leaving = model.draining = True
-            model.current.drain()
             for swapping in model._swaps:
                 swapping.cancel()
 
     def cancel_pending(self) -> None:
+        """Answers requests that still wait with 503."""
         for model in self.group.values():
             model.current.cancel_pending()
 
     async def ready(self) -> str:
-        """The default is not ready while another model is loading."""
-        asked = [self, *self.group.values()] if self is self.default else [self]
-        first, *others = [await one.current.ready() for one in asked]
-        return first or ("loading" if "loading" in others else "")
+        """That of the default."""
+        return await self.default.ready()
 
-    async def info(self) -> dict[str, Any]:
-        return await self.current.info()
+    async def readiness(self) -> dict[str, str]:
+        """Why each model would not answer now, by name, the default first; empty where it would."""
+        return {name: await model.ready() for name, model in self.group.items()}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        return await self.current.render_metrics(accept)
+        """The content of /metrics and its media type; `accept` is what the scraper asks for."""
+        await self.metrics.update_workers()
+        artifacts = [one.artifact for one in self.group.values()]
+        state = register_state(artifacts, self.metrics.processes, await self.readiness())
+        return render([state, self.metrics.registry()], accept)
 
 
 def _give_back() -> None:
@@ -222,21 +301,8 @@ def _give_back() -> None:
     trim_heap()
 
 
-def serve_models(backends: Sequence[Backend], make: MakeBackend) -> ServedModel:
-    """The default, which is the first."""
-    settings, group = backends[0].settings, dict[str, ServedModel]()
-    named = named_models(settings)
-    for one in backends:
-        name, folder = one.artifact.manifest.name, str(one.artifact.folder.parent)
-        ServedModel(one, named[name].model if name in named else settings.model or folder, group, make)
-    default = next(iter(group.values()))
-    default.share_requests(named)
-    return default
-
-
-def make_backend(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Backend:
-    """That of a service of these models, the default first; a ServedModel where there are several, or they can be
-    swapped."""
+def make_models(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Models:
+    """Those of a service of these artifacts, the default first."""
 
     def make(choice: ArtifactChoice, beside: Backend | None) -> Backend:
         return Backend(choice.artifact, settings, metrics, degraded=choice.degraded, beside=beside)
@@ -245,8 +311,7 @@ def make_backend(settings: Settings, choices: Sequence[ArtifactChoice], metrics:
         return make(find_artifact(settings.of_model(name, source)), beside)
 
     first = make(choices[0], None)
-    if len(choices) == 1 and not settings.can_swap:
-        return first
-    threads = settings.threads or available_cores()
-    first.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
-    return serve_models([first, *(make(one, first) for one in choices[1:])], make_new)
+    if len(choices) > 1 or settings.can_swap:
+        threads = settings.threads or available_cores()
+        first.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
+    return Models([first, *(make(one, first) for one in choices[1:])], make_new if settings.can_swap else None)

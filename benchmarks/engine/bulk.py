@@ -90,7 +90,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 def run_tokens(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:
     """From submitting all requests to the last answer; their texts are tokenized before."""
-    backend = engine.backend
+    backend = engine.models.default.current
     assert isinstance(backend, Backend)
     options = OPTIONS[backend.artifact.manifest.embedding.pooling]
     work = engine.wait(backend.tokenizer.encode(texts, options, None))

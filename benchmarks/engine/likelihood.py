@@ -54,7 +54,7 @@ async def measure(artifact: Path, rounds: int) -> tuple[str, dict[str, Medians]]
     backend = Backend(open_artifact(artifact), Settings(artifact=artifact), Metrics())
     await backend.open()
     try:
-        found = {str(length): await compare(backend.admit(0), length, rounds) for length in LENGTHS}
+        found = {str(length): await compare(backend.tasks, length, rounds) for length in LENGTHS}
     finally:
         await backend.close()
     return f"{backend.artifact.manifest.name}, {backend.artifact.manifest.precision}", found

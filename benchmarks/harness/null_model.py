@@ -35,6 +35,7 @@ from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.device import select_artifact
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.http.server import build, run
+from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 
@@ -103,7 +104,7 @@ def main() -> int:
     logging.basicConfig(level=settings.log_level.upper())
     artifact = select_artifact(settings.artifact, "cpu").artifact
     backend = Backend(artifact, settings, Metrics(), make_runner=NullRunner)
-    return run(build(settings, backend), bind_address(settings.host, settings.port, "BERT_PORT"))
+    return run(build(settings, Models([backend])), bind_address(settings.host, settings.port, "BERT_PORT"))
 
 
 if __name__ == "__main__":

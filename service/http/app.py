@@ -16,9 +16,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..backend import Backend
 from ..errors import UNEXPECTED, ServiceError
-from ..models import ServedModel
+from ..models import Models, ServedModel
 from ..observability.scrape import OPENMETRICS
 from ..observability.series import MISDIRECTED
 from ..tasks.inputs import Status
@@ -26,7 +25,7 @@ from .dialects import cohere, infinity, kserve, native, ollama, openai, rerank, 
 from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from .endpoint import TaskEndpoint, TaskFastPath, make_endpoint
 from .headers import ApiKeys
-from .models import ADMIN_PATH, PREFIX, add_model_routes, by_name, choosing
+from .models import ADMIN_PATH, PREFIX, add_model_routes, by_name
 from .openapi import (
     API_KEY,
     OTHER_GROUP,
@@ -53,7 +52,7 @@ TASKS = {
     **vllm.ROUTES,
     **native.TOKEN_ROUTES,
 }
-AddGetRoutes = Callable[[APIRouter, Backend], None]
+AddGetRoutes = Callable[[APIRouter, ServedModel], None]
 GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_server_routes, kserve.add_get_routes, root.add_get_routes)
 GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (
     openai.add_get_routes,
@@ -71,9 +70,9 @@ PROBE_PATHS = ("/health", "/ready")  # on both ports
 MIN_COMPRESSED_BYTES = 1024
 
 
-def task_routes(backend: Backend) -> dict[str, TaskSpec]:
+def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
     """`TASKS`, and the routes whose paths hold the model's name."""
-    return TASKS | kserve.task_routes(backend) | openai.task_routes(backend)
+    return TASKS | kserve.task_routes(model) | openai.task_routes(model)
 
 
 def error_shape_of(path: str) -> ErrorShape:
@@ -89,14 +88,14 @@ def error_shape_of(path: str) -> ErrorShape:
     return OPENAI_ERROR if is_openai else SERVICE_ERROR
 
 
-def create_app(backend: Backend, keys: ApiKeys | None = None) -> ASGIApp:
-    """The application of a backend that is open; without `keys` with those of BERT_API_KEY alone."""
-    keys = keys or ApiKeys(backend.settings)
-    admin_port, metrics = backend.settings.admin_port, backend.metrics
+def create_app(models: Models, keys: ApiKeys | None = None) -> ASGIApp:
+    """The application of models that are open; without `keys` with those of BERT_API_KEY alone."""
+    keys = keys or ApiKeys(models.settings)
+    admin_port, metrics = models.settings.admin_port, models.metrics
     endpoints: dict[str, TaskEndpoint] = {}
     public: dict[str, ASGIApp] = {}
     admin: dict[str, ASGIApp] = {}
-    for name, model in backend.group.items():
+    for name, model in models.group.items():
         app, tasks = _make_app(model, keys, endpoints), task_routes(model)
         public[name] = _finish(take_public_routes(app) if admin_port else app, tasks)
         if admin_port:
@@ -105,36 +104,33 @@ def create_app(backend: Backend, keys: ApiKeys | None = None) -> ASGIApp:
     return split_ports(admin_port, admin=TaskFastPath(by_name(admin), {}, metrics), public=fast) if admin_port else fast
 
 
-def _make_app(backend: Backend, keys: ApiKeys, endpoints: dict[str, TaskEndpoint]) -> FastAPI:
+def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoint]) -> FastAPI:
     """All routes of a model. Adds those of its tasks to `endpoints`; those without a name are the default's."""
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
         redoc_url=None,
         title="packbert",
         summary="Trained BERT models over REST",
-        description="[The page of this service](.)" if open_page(backend.settings) else "",
+        description="[The page of this service](.)" if open_page(model.settings) else "",
         version=version("packbert"),
         redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
         responses=PROTOCOL_ERRORS,
         generate_unique_id_function=lambda route: route.name,
         # the tasks are on the other port
-        swagger_ui_parameters={"supportedSubmitMethods": []} if backend.settings.admin_port else None,
+        swagger_ui_parameters={"supportedSubmitMethods": []} if model.settings.admin_port else None,
     )
-    own, named_path = {}, f"{PREFIX}{backend.artifact.manifest.name}"
-    for path, spec in task_routes(backend).items():
-        chosen = named = None
-        if isinstance(backend, ServedModel):
-            chosen, named = choosing(spec, backend, by_body=path in TASKS), choosing(spec, backend, by_body=False)
-        endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(backend, spec, keys, named)
-        own[path] = make_endpoint(backend, spec, keys, chosen)
+    own, named_path = {}, f"{PREFIX}{model.name}"
+    for path, spec in task_routes(model).items():
+        endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(model, spec, keys, by_body=False)
+        own[path] = make_endpoint(model, spec, keys, by_body=path in TASKS and model.models.can_swap)
     for path, endpoint in own.items():
         endpoints.setdefault(path, endpoint)
     app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
-    add_operational_routes(app, backend)
-    _add_dialects_get_routes(app, backend, keys)
+    add_operational_routes(app, model)
+    _add_dialects_get_routes(app, model, keys)
     _add_openapi_route(app)
-    if isinstance(backend, ServedModel):
-        add_model_routes(app, backend)
+    if model.models.can_swap:
+        add_model_routes(app, model.models)
     return app
 
 
@@ -179,7 +175,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
     return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
 
 
-def add_operational_routes(app: FastAPI, backend: Backend) -> None:
+def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
     """Their responses are built directly; the models only document them."""
 
     get = partial(app.get, tags=[SERVICE])
@@ -192,29 +188,29 @@ def add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
     @get("/ready", response_model=Readiness, responses=not_ready, summary="The model answered a known input lately")
     async def ready() -> Response:
-        reason = await backend.ready()
+        reason = await model.ready()
         content: dict[str, Any] = {"status": reason or "ready"}
-        if backend.degraded:
-            content["degraded"] = backend.degraded
-        if backend is backend.default and len(backend.group) > 1:
-            content["models"] = {name: one or "ready" for name, one in (await backend.readiness()).items()}
+        if model.degraded:
+            content["degraded"] = model.degraded
+        if of_each := await model.readiness():
+            content["models"] = {name: one or "ready" for name, one in of_each.items()}
         return json_response(content, 503 if reason else 200)
 
     @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
-        content = await backend.info()
-        return json_response(content | native.info_keys(content) | {"models": list(backend.group)})
+        content = await model.info()
+        return json_response(content | native.info_keys(content) | {"models": list(model.group)})
 
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}
 
     @get("/metrics", response_class=Response, responses=text, summary="Metrics for Prometheus")
     async def metrics(request: Request) -> Response:
-        content, media_type = await backend.render_metrics(request.headers.get("accept", ""))
+        content, media_type = await model.render_metrics(request.headers.get("accept", ""))
         return Response(content, media_type=media_type)
 
 
-def _add_dialects_get_routes(app: FastAPI, backend: Backend, keys: ApiKeys) -> None:
+def _add_dialects_get_routes(app: FastAPI, model: ServedModel, keys: ApiKeys) -> None:
     async def check_key(request: Request) -> None:
         keys.check(dict(request.scope["headers"]))
 
@@ -222,7 +218,7 @@ def _add_dialects_get_routes(app: FastAPI, backend: Backend, keys: ApiKeys) -> N
     for dependencies, modules in (([], GET_ROUTES), (with_key, GET_ROUTES_WITH_KEY)):
         router = APIRouter(dependencies=dependencies, tags=[OTHER_GROUP])
         for add_get_routes in modules:
-            add_get_routes(router, backend)
+            add_get_routes(router, model)
         app.include_router(router)
 
 

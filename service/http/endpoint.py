@@ -4,21 +4,21 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..backend import Backend
 from ..errors import UNEXPECTED, Invalid, ServiceError, TooLarge, Unavailable
 from ..logs import Fields
+from ..models import ServedModel
 from ..observability.metrics import Metrics
 from ..observability.series import MISDIRECTED, PROCESS, RECEIVE, UNKNOWN
 from ..settings import MAX_TIMEOUT_MS, Settings
-from ..tasks.flow import TaskResult, Tasks, answer_request
+from ..tasks.flow import TaskResult
 from ..tasks.inputs import Body
 from ..turns import DEADLINE, Deadline, current_trace_id
 from .body import INLINE_BYTES, on_thread
@@ -37,12 +37,12 @@ from .responses import (
     npy_bytes,
     stages_of,
 )
+from .shares import answer_by, answer_shared
 from .validation import parse
 
 if TYPE_CHECKING:
     from ..observability.spans import Tracing
 
-Answer = Callable[[Tasks, Any], Awaitable[TaskResult]]  # to a request of a route
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
 VALID_ID = re.compile(rb"[!-~]{1,128}")
 SPLIT = "(BERT_MAX_BODY_BYTES): split it"
@@ -58,7 +58,7 @@ class TaskFastPath:
     """ASGI application in front of `fallback`, the FastAPI application, which declares the same endpoints.
 
     Through FastAPI's middlewares, router and wrappers a request takes 104 Python calls instead of 32, and 25 us more
-    (null backend, no socket); they do nothing for an endpoint that reads its own bytes.
+    (null model, no socket); they do nothing for an endpoint that reads its own bytes.
     """
 
     def __init__(self, fallback: ASGIApp, endpoints: Mapping[str, ASGIApp], metrics: Metrics) -> None:
@@ -203,14 +203,14 @@ def request_id(headers: Headers) -> bytes:
 class TaskEndpoint:
     """One task as an ASGI application. Does not know who routed the request to it."""
 
-    backend: Backend
+    model: ServedModel
     spec: TaskSpec
     keys: ApiKeys
-    choose: Answer | None = None  # where the service has several models, or swaps them
+    by_body: bool = False  # the body may name another model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, backend, spec = TaskRequest(scope, receive, send), self.backend, self.spec
-        settings, metrics = backend.settings, backend.metrics
+        request, model, spec = TaskRequest(scope, receive, send), self.model, self.spec
+        settings, metrics = model.settings, model.metrics
         cells, stage = metrics.cells, RECEIVE
         cells[stage] += 1
         try:
@@ -218,13 +218,13 @@ class TaskEndpoint:
                 self.keys.check(request.headers)
             check_size(request.content_length, settings.max_body_bytes)  # before the queue: no wait helps it
             try:
-                tasks = backend.admit(request.content_length)
+                tasks = model.admit(request.content_length)
             except Unavailable:
-                if backend.draining:  # the connection closes after the response: an unread body would reset it first
+                if model.draining:  # the connection closes after the response: an unread body would reset it first
                     await request.read_body(settings.max_body_bytes)
                 raise
-            if self.choose is None and spec.head and spec.head not in tasks.manifest.heads:
-                raise tasks.no_head(spec.head)
+            if not self.by_body:
+                spec.check_head(tasks)
             body = await request.read_body(settings.max_body_bytes)
             cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
             DEADLINE.set(request.deadline(settings))
@@ -236,9 +236,7 @@ class TaskEndpoint:
                     is_json = spec.attach is None
                     parsed = parse(spec.request_model, body) if is_json else spec.read(request.headers, body, settings)
                 del body  # the texts that were parsed from it take as much
-                choose = self.choose
-                answering = answer_request(tasks, spec.task, parsed) if choose is None else choose(tasks, parsed)
-                result = await answering
+                result = await self.answer(parsed)
                 content, media_type, headers = await self._write_content(request, result)
             metrics.answered(
                 spec.name,
@@ -262,13 +260,26 @@ class TaskEndpoint:
             cells[stage] -= 1
             request.release_body()
 
+    def answer(self, request: Body) -> Awaitable[TaskResult]:
+        """That of the model which the body names, or of the route's. Raises also NotFound."""
+        model, name = self.model, getattr(request, "model", None) if self.by_body else None
+        if isinstance(name, str):
+            ASKED.set("")
+            model = model.models.find(name)
+            ASKED.set(model.name)
+        if self.by_body:
+            self.spec.check_head(model.current.tasks)
+        if model.shares:
+            return answer_shared(self.spec, model, request)
+        return answer_by(self.spec, model, request)
+
     async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
         """The request in a large or coded body, and the bytes without coding. Raises also DeadlineExceeded."""
         when = f"while the body of {len(body)} bytes was read"
         return await DEADLINE.get().wait_for(self._read_in_turns(request, body), when)
 
     async def _read_in_turns(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
-        settings, coding = self.backend.settings, request.headers.get(b"content-encoding", b"")
+        settings, coding = self.model.settings, request.headers.get(b"content-encoding", b"")
         body = await decode_body(body, coding, settings.max_body_bytes)
         request.hold_body(len(body))
         return await on_thread(partial(self.spec.read, request.headers, body, settings)), len(body)
@@ -286,19 +297,19 @@ class TaskEndpoint:
         headers = [*build_timing_headers(result), *more]
         if self.spec.of_tei:
             seconds = time.perf_counter() - request.received
-            headers += build_tei_headers(result, seconds, self.backend.artifact.manifest.device)
+            headers += build_tei_headers(result, seconds, self.model.artifact.manifest.device)
         return content, media_type, headers
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
         """What the line of the access log says beside what the connection knows."""
-        if self.backend.settings.access_log:
+        if self.model.settings.access_log:
             noted: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
             request.connection.noted = self._name_model("model") | noted
 
     def _name_model(self, key: str) -> Fields:
         """The model that the request is for; none where the body names an unknown one: that is the client's text."""
         asked = ASKED.get()
-        name = self.backend.artifact.manifest.name if asked is None else asked
+        name = self.model.artifact.manifest.name if asked is None else asked
         return {key: name} if name else {}
 
 
@@ -315,7 +326,7 @@ class TracedTaskEndpoint(TaskEndpoint):
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
         """Also what became of the request into its span, and its trace into the line."""
         TaskEndpoint._note(self, request, outcome)
-        if self.backend.settings.access_log and (trace_id := current_trace_id()):
+        if self.model.settings.access_log and (trace_id := current_trace_id()):
             request.connection.noted["trace_id"] = trace_id
         named = {"bert.request_id": request.id.decode(), **self._name_model("gen_ai.request.model")}
         if isinstance(outcome, ServiceError):
@@ -329,10 +340,10 @@ class TracedTaskEndpoint(TaskEndpoint):
             self.tracing.record_stages(stages_of(outcome))
 
 
-def make_endpoint(backend: Backend, spec: TaskSpec, keys: ApiKeys, choose: Answer | None = None) -> TaskEndpoint:
-    if backend.tracing is None:
-        return TaskEndpoint(backend, spec, keys, choose)
-    return TracedTaskEndpoint(backend, spec, keys, choose, tracing=backend.tracing)
+def make_endpoint(model: ServedModel, spec: TaskSpec, keys: ApiKeys, *, by_body: bool) -> TaskEndpoint:
+    if model.tracing is None:
+        return TaskEndpoint(model, spec, keys, by_body)
+    return TracedTaskEndpoint(model, spec, keys, by_body, tracing=model.tracing)
 
 
 def _prefers_npy(accept: bytes) -> bool:

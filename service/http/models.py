@@ -2,8 +2,6 @@
 
 import hmac
 from collections.abc import Awaitable, Mapping
-from functools import partial
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic import Field
@@ -11,42 +9,16 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import NotFound, Unauthorized
-from ..models import ServedModel
-from ..tasks.flow import TaskResult, answer_request
+from ..models import Models
 from ..tasks.inputs import Body
 from .body import parse
-from .dialects.spec import TaskSpec
-from .endpoint import ASKED, Answer, TaskRequest
+from .endpoint import TaskRequest
 from .headers import REFUSAL, find_key
 from .responses import json_response
-from .shares import answer_shared
 
 PREFIX, KSERVE = "/models/", "/v2/models/"  # before a model's name
 ADMIN_PATH = "/admin/models"
 MAX_ADMIN_BYTES = 2**12
-
-
-def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> Answer:
-    """The answer of the model that a body names, or of `served`, and which model it is of."""
-
-    async def answer(request: Any, model: ServedModel) -> TaskResult:
-        backend = model.current
-        with backend.answering() as tasks:
-            spec.check_head(tasks)
-            result = await answer_request(tasks, spec.task, request)
-        result.model = backend.artifact.digest
-        return result
-
-    def choose(_: Any, request: Any) -> Awaitable[TaskResult]:
-        name = getattr(request, "model", None) if by_body else None
-        ASKED.set("")
-        model = served.find(name) if isinstance(name, str) else served
-        ASKED.set(model.name)
-        if model.shares:
-            return answer_shared(spec, model, partial(answer, request))
-        return answer(request, model)
-
-    return choose
 
 
 def by_name(apps: Mapping[str, ASGIApp]) -> ASGIApp:
@@ -71,23 +43,23 @@ class SwapRequest(Body):
     source: str = Field("", description="a hub id, a checkpoint's folder or an artifact; empty: the one before, again")
 
 
-def add_model_routes(app: FastAPI, default: ServedModel) -> None:
+def add_model_routes(app: FastAPI, models: Models) -> None:
     """`POST /admin/models` where there is a key for it, and the 404 of an unknown model."""
-    key = default.settings.admin_key.encode()
+    key = models.settings.admin_key.encode()
 
     async def swap(request: Request) -> Response:
         if not hmac.compare_digest(find_key(dict(request.scope["headers"])), key):
             raise Unauthorized(REFUSAL)
         body = TaskRequest(request.scope, request.receive, request._send)
         content = await body.read_body(MAX_ADMIN_BYTES, "here: send model and source alone")
-        asked = parse(SwapRequest, content, default.settings)
-        model = default.find(asked.model)
+        asked = parse(SwapRequest, content, models.settings)
+        model = models.find(asked.model)
         digest, swapped = await model.swap(asked.source)
         return json_response({"model": model.name, "digest": digest, "swapped": swapped})
 
     async def unknown(request: Request) -> Response:
-        known = ", ".join(default.group)
-        if request.path_params["name"].partition("/")[0] in default.group:  # no route of this model
+        known = ", ".join(models.group)
+        if request.path_params["name"].partition("/")[0] in models.group:  # no route of this model
             raise HTTPException(404)
         raise NotFound(f"{request.url.path} names no model: this server has {known}", code="model_not_found")
 

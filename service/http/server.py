@@ -17,10 +17,9 @@ from uvicorn import Config
 
 from ..address import Listener, ListenError, begin_no_connection, notify, wait_until_ready
 from ..artifact import ManifestError
-from ..backend import Backend
 from ..errors import DeviceError
 from ..logs import log_access
-from ..models import ServedModel
+from ..models import Models
 from ..observability.metrics import Metrics
 from ..observability.series import UNKNOWN
 from ..prepare import end_exports, exporters
@@ -54,7 +53,7 @@ MAX_CONNECTIONS = 1024  # of a process
 MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another one
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common load balancers, which must be the first to close
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
-MakeBackend = Callable[[Starting], Awaitable[Backend]]
+MakeModels = Callable[[Starting], Awaitable[Models]]
 log = logging.getLogger("service")
 
 
@@ -67,7 +66,7 @@ class Alone:
     def begin(self, server: "Server") -> None:  # noqa: ARG002 - a worker follows its supervisor's word on it
         watch_loop(asyncio.get_running_loop())
 
-    def join(self, models: ServedModel) -> None:
+    def join(self, models: Models) -> None:
         """The models are loaded."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: self.start(models.reload()))
 
@@ -90,7 +89,7 @@ class Alone:
 class Server:
     """Answers from the first second to the last: `Starting` until the models are loaded, then their application."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, make: MakeBackend, member: "Alone | None" = None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, make: MakeModels, member: "Alone | None" = None) -> None:
         """`make` finds what is to be served."""
         self.settings, self.metrics, self.member = settings, metrics, member or Alone()
         self.limits = ConnectionLimits(
@@ -103,7 +102,7 @@ class Server:
         )
         self.starting, self.keys = Starting(settings, metrics), ApiKeys(settings)
         self.app = allow_origins(self.starting.make_app(self.keys), settings.allowed_origins)
-        self.backend: Backend | None = None  # when it is open
+        self.models: Models | None = None  # when it is open
         self.code = 0  # of the process
         self._make = make
         self.acceptor: Acceptor | None = None  # while the port is open
@@ -151,12 +150,12 @@ class Server:
 
     async def _start(self, port: int) -> None:
         """Finds the models, loads them and lets them answer. Raises what `make` raises, and ManifestError."""
-        backend = await self._make(self.starting)
-        backend.on_fatal = self.fail
+        models = await self._make(self.starting)
+        models.on_fatal = self.fail
         try:
             start_thread()
-            await backend.open()
-            app = await asyncio.to_thread(create_app, backend, self.keys)
+            await models.open()
+            app = await asyncio.to_thread(create_app, models, self.keys)
         except ManifestError:  # of weights that are damaged: the start ends as for any other file
             raise
         except Exception as error:
@@ -165,20 +164,20 @@ class Server:
             return
         if self.limits.closing:
             return
-        self.backend, self.app = backend, allow_origins(app, self.settings.allowed_origins)
+        self.models, self.app = models, allow_origins(app, self.settings.allowed_origins)
         for connection in self.limits.connections:
             connection.app = self.app
-        if isinstance(backend, ServedModel):
-            self.member.join(backend)
-        self._announcing = self._loop.create_task(self._announce(backend, port))
+        if models.can_swap:
+            self.member.join(models)
+        self._announcing = self._loop.create_task(self._announce(models, port))
 
     def _on_started(self, starting: asyncio.Task[None]) -> None:
         if starting.exception() is not None and not self.limits.closing:
             self.ended.set()
 
-    async def _announce(self, backend: Backend, port: int) -> None:
-        await wait_until_ready(backend.ready)
-        self.member.announce(describe_service(backend, port), self.settings)
+    async def _announce(self, models: Models, port: int) -> None:
+        await wait_until_ready(models.ready)
+        self.member.announce(describe_service(models, port), self.settings)
 
     def _give_place(self, reserve_is_full: bool) -> bool:
         """Closes the oldest connection without a whole head, the one that has been idle for the longest, or the oldest
@@ -211,46 +210,46 @@ class Server:
         self.limits.closing = True
         for connection in self.limits.connections:
             connection.close_after_response()
-        if self.backend is not None:
-            self.backend.leave()
-        self._leaving = asyncio.create_task(self._leave(self.backend))
+        if self.models is not None:
+            self.models.leave()
+        self._leaving = asyncio.create_task(self._leave(self.models))
 
-    async def _leave(self, backend: Backend | None) -> None:
+    async def _leave(self, models: Models | None) -> None:
         """Serves for BERT_LINGER_SECONDS, then finishes the requests that have arrived and refuses later ones."""
-        if backend is not None:
+        if models is not None:
             await asyncio.sleep(self.settings.linger_seconds)
-            backend.drain()
+            models.drain()
         self.starting.draining = True
         ending: set[asyncio.Task[None]] = {*self.limits.tasks}
         if exporters:
             ending.add(asyncio.create_task(asyncio.to_thread(end_exports, self.settings.drain_seconds)))
         if ending:
             await asyncio.wait(ending, timeout=self.settings.drain_seconds)
-        if backend is not None:
-            backend.cancel_pending()
+        if models is not None:
+            models.cancel_pending()
         await asyncio.sleep(AFTER_DRAIN_SECONDS)
         self.member.leave(self._sockets)
         await asyncio.sleep(LAST_CONNECTIONS_SECONDS)
         self.ended.set()
 
 
-def describe_service(backend: Backend, port: int) -> str:
+def describe_service(models: Models, port: int) -> str:
     """The model and where it is served; `port` is that of the first socket."""
-    settings, manifest = backend.settings, backend.artifact.manifest
+    settings, manifest = models.settings, models.default.artifact.manifest
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     admin = f"; /metrics, /info and /docs are on port {settings.admin_port}" if settings.admin_port else ""
     model = f"{manifest.name} ({manifest.family}, {manifest.precision}, {manifest.device})"
-    model = ", ".join([model, *list(backend.group)[1:]])
+    model = ", ".join([model, *list(models.group)[1:]])
     return f"{model} on http://{host}:{settings.port or port}{admin}"
 
 
-def build(settings: Settings, backend: Backend) -> Server:
-    """The server of a backend that it opens."""
+def build(settings: Settings, models: Models) -> Server:
+    """The server of models that it opens."""
 
-    async def make(_: Starting) -> Backend:
-        return backend
+    async def make(_: Starting) -> Models:
+        return models
 
-    return Server(settings, backend.metrics, make)
+    return Server(settings, models.metrics, make)
 
 
 def freeze_libraries() -> None:
@@ -275,15 +274,15 @@ def run(server: Server, sockets: Sequence[Listener]) -> int:
         if stopping:
             os._exit(server.code)
         stopping.append(number)
-        if number == signal.SIGINT and server.backend is None:
+        if number == signal.SIGINT and server.models is None:
             server.code = INTERRUPTED
         loop.call_soon_threadsafe(server.leave)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     code = runner.run(server.serve(sockets))
-    if server.backend is not None and server.backend.tracing is not None:
-        server.backend.tracing.close()
+    if server.models is not None and server.models.tracing is not None:
+        server.models.tracing.close()
     return code
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from ..errors import DeadlineExceeded, Overloaded, ServiceError, TooLarge
 from ..models import ServedModel
 from ..tasks.embed import VECTORS_AT_ONCE, unit_length
-from ..tasks.flow import TaskResult
+from ..tasks.flow import TaskResult, answer_request
+from ..tasks.inputs import Body
 from ..turns import DEADLINE, Deadline, in_turns
 from .dialects.spec import TaskSpec
 
@@ -20,16 +21,25 @@ PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other p
 DROPPED = (Overloaded, DeadlineExceeded, TooLarge)  # how the queue ends it then
 FIRST_BY = ("token_str", "label", "answer", "index")  # what a candidate, a label, an answer, a choice is known by
 NUMBERS_AT_ONCE = 2**16  # of vectors that are compared: 1 ms
-Answer = Callable[[ServedModel], Awaitable[TaskResult]]  # of a request
 log = logging.getLogger("service")
 
 
-async def answer_shared(spec: TaskSpec, model: ServedModel, answer: Answer) -> TaskResult:
+async def answer_by(spec: TaskSpec, model: ServedModel, request: Body) -> TaskResult:
+    """The answer of a model, and of a service whose models are swapped which one it is of."""
+    with model.answering() as tasks:
+        digest = model.digest
+        result = await answer_request(tasks, spec.task, request)
+    result.model = digest
+    return result
+
+
+async def answer_shared(spec: TaskSpec, model: ServedModel, request: Body) -> TaskResult:
     """The answer of the model that is drawn; what another one than `model` refuses or fails, `model` answers."""
     answering, repeating = _draw(spec, model)
     if answering is not None:
         try:
-            result = await answer(answering)
+            spec.check_head(answering.current.tasks)
+            result = await answer_by(spec, answering, request)
             answering.metrics.shared(answering.name, "answered")
             return result
         except DeadlineExceeded:
@@ -38,11 +48,11 @@ async def answer_shared(spec: TaskSpec, model: ServedModel, answer: Answer) -> T
             pass  # `model` answers
         except Exception:
             log.exception("a request could not be answered by %s", answering.name)
-    result = await answer(model)
+    result = await answer_by(spec, model, request)
     if answering is not None:
         answering.metrics.shared(answering.name, "left")
     if repeating is not None and (task := asyncio.current_task()):  # which ends when the response is sent
-        task.add_done_callback(lambda _: _begin_repeat(repeating, result, answer))
+        task.add_done_callback(lambda _: _begin_repeat(spec, repeating, request, result))
     return result
 
 
@@ -59,19 +69,20 @@ def _draw(spec: TaskSpec, model: ServedModel) -> tuple[ServedModel | None, Serve
     return None, None
 
 
-def _begin_repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None:
+def _begin_repeat(spec: TaskSpec, other: ServedModel, request: Body, first: TaskResult) -> None:
     """Only where this process answers no request and repeats none."""
     if any(one.current.users for one in other.group.values()):
         other.metrics.shared(other.name, "dropped")
     else:
-        other.repeating = asyncio.create_task(_repeat(other, first, answer))
+        other.repeating = asyncio.create_task(_repeat(spec, other, request, first))
 
 
-async def _repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None:
+async def _repeat(spec: TaskSpec, other: ServedModel, request: Body, first: TaskResult) -> None:
     metrics = other.metrics
     DEADLINE.set(Deadline(PATIENCE_SECONDS))
     try:
-        second = await answer(other)
+        spec.check_head(other.current.tasks)
+        second = await answer_by(spec, other, request)
         async for cosines, agreements in compare(first, second):
             metrics.agreed(other.name, cosines, agreements)
     except DROPPED:

@@ -29,9 +29,9 @@ log = logging.getLogger("service")
 
 
 class Starting(logging.Handler):
-    """Stands in for the backend of the routes, and admits no request; as a handler it reads the log of an export."""
+    """Stands in for the model of the routes, and admits no request; as a handler it reads the log of an export."""
 
-    draining, degraded, default = False, "", None
+    draining, degraded = False, ""
     line = ""  # the last of the log, while a model is prepared
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -64,6 +64,9 @@ class Starting(logging.Handler):
             return "draining"
         return f"exporting: {self.line}" if self.line else "loading"
 
+    async def readiness(self) -> dict[str, str]:
+        return {}
+
     async def info(self) -> NoReturn:
         """Raises Unavailable."""
         self.admit(0)
@@ -73,7 +76,7 @@ class Starting(logging.Handler):
 
     def make_app(self, keys: ApiKeys) -> ASGIApp:
         app, admin_port = FastAPI(openapi_url=None, redirect_slashes=False), self.settings.admin_port
-        stand_in: Any = self  # these routes need no more of a backend
+        stand_in: Any = self  # these routes need no more of a model
         add_operational_routes(app, stand_in)
         kserve.add_server_routes(app.router, stand_in)
         root.add_get_routes(app.router, stand_in)

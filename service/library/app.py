@@ -17,8 +17,8 @@ def make_app(engine: Engine) -> ASGIApp:
     open.
     """
     start_thread()
-    keys = ApiKeys(engine.backend.settings)
-    app = create_app(engine.backend, keys)
+    keys = ApiKeys(engine.models.settings)
+    app = create_app(engine.models, keys)
     keys.open()
     weakref.finalize(app, keys.close)  # an application that is mounted in another one hears of no end
     return app

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple, NotRequired, Self, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend import Backend
 from ..engine.device import ArtifactChoice, find_artifacts
 from ..errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
 from ..http.dialects import native, rerank, vllm
 from ..http.validation import validate
 from ..model_names import fault_of_names
-from ..models import ServedModel, make_backend
+from ..models import Models, ServedModel, make_models
 from ..observability.metrics import Metrics
 from ..settings import MAX_TIMEOUT_MS, PREFIX, Settings, SettingsError
 from ..tasks.flow import answer_request
@@ -120,7 +119,7 @@ class Engine(BulkEngine):
         """`from_artifact` makes the settings; those of the service are `Settings.from_environment()`."""
         self.settings = settings
         self._artifacts: dict[str, Path] = {}  # by name, where there are several
-        self._backend: Backend | None = None  # None until it is open
+        self._models: Models | None = None  # None until it is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
         self._status = NOT_OPEN
@@ -156,28 +155,28 @@ class Engine(BulkEngine):
             raise RuntimeError("this engine was opened before: make another with Engine.from_artifact")
         self._loop, self._status = asyncio.get_running_loop(), LOADING
         try:
-            backend = await self._load()
+            models = await self._load()
         except BaseException as error:
             self._status = f"loading failed: {type(error).__name__}: {error}"
             raise
-        self._backend = backend
+        self._models = models
 
-    async def _load(self) -> Backend:
+    async def _load(self) -> Models:
         choices = await asyncio.to_thread(_check_artifacts, self.settings, self._artifacts)
-        backend = make_backend(self.settings, choices, Metrics())
+        models = make_models(self.settings, choices, Metrics())
         try:
-            await backend.open()
+            await models.open()
         except BaseException:
-            await backend.close()
+            await models.close()
             raise
-        return backend
+        return models
 
     async def close(self) -> None:
         """Ends the models' threads. Calls that still wait raise Unavailable."""
         self._status = SHUTTING_DOWN
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            await backend.close()
+        models, self._models = self._models, None
+        if models is not None:
+            await models.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -203,29 +202,29 @@ class Engine(BulkEngine):
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop that the engine is open on. Raises Unavailable while it is not open."""
-        if self._backend is None or self._loop is None:
+        if self._models is None or self._loop is None:
             raise Unavailable(self._status)
         return self._loop
 
     @property
-    def backend(self) -> Backend:
-        """What HTTP would talk to. Raises Unavailable while the engine is not open."""
-        if self._backend is None:
+    def models(self) -> Models:
+        """The models, as HTTP would serve them. Raises Unavailable while the engine is not open."""
+        if self._models is None:
             raise Unavailable(self._status, code="loading" if self._status is LOADING else None)
-        return self._backend
+        return self._models
 
     def health(self, model: str | None = None) -> HealthReport:
         """Whether a call would be answered now, as /ready says it. May be asked from any thread."""
-        if self._backend is None:
+        if self._models is None:
             return HealthReport(ready=False, status=self._status)
-        reason = self._find(model).engine.readiness()
+        reason = self._find(model).current.engine.readiness()
         return HealthReport(ready=not reason, status=reason or "ready")
 
     def load(self) -> LoadReport:
         """What a fleet scales on; zeros until the engine is open. May be asked from any thread."""
-        if self._backend is None:
+        if self._models is None:
             return LoadReport(waiting_tokens=0, tokens_per_second=0.0, busy=0.0)
-        batcher = self._find().engine.batcher
+        batcher = self._find().current.engine.batcher
         return LoadReport(
             waiting_tokens=batcher.queue.expected,
             tokens_per_second=batcher.queue.tokens_per_second,
@@ -239,7 +238,7 @@ class Engine(BulkEngine):
 
     def info(self, model: str | None = None) -> dict[str, Any]:
         """The content of /info without the keys of text-embeddings-inference. Raises Unavailable until it is open."""
-        return self._find(model).describe()
+        return self._find(model).current.info()
 
     async def run(
         self, route: str, *, timeout_seconds: float | None = None, model: str | None = None, **fields: Any
@@ -248,13 +247,13 @@ class Engine(BulkEngine):
 
         Vectors are NumPy arrays, all else is as in its JSON. Raises ServiceError as the route does.
         """
-        backend = self._find(model)
+        served = self._find(model)
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("the engine is open on another event loop: await it there, or use Engine.wait")
         if route not in ROUTES:
             raise NotFound(f"the engine has no route {route}; it has {', '.join(ROUTES)}")
         spec = ROUTES[route]
-        with backend.answering() as tasks:
+        with served.answering() as tasks:
             spec.check_head(tasks)
             request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
             if timeout_seconds is None:
@@ -353,13 +352,9 @@ class Engine(BulkEngine):
         """
         return self.submit(coroutine).result()
 
-    def _find(self, model: str | None = None) -> Backend:
+    def _find(self, model: str | None = None) -> ServedModel:
         """Raises NotFound for a model that is not there, and Unavailable while the engine is not open."""
-        backend = self.backend
-        if isinstance(backend, ServedModel):
-            backend = (backend if model is None else backend.find(model)).current
-        assert isinstance(backend, Backend)
-        return backend
+        return self.models.default if model is None else self.models.find(model)
 
 
 def _check_artifacts(settings: Settings, named: Mapping[str, Path]) -> list[ArtifactChoice]:

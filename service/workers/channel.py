@@ -10,7 +10,7 @@ from typing import Any
 
 BEAT_SECONDS = 0.5
 WORKER = "--worker"  # of `packbert serve`: the next word is a WorkerSpec
-Models = dict[str, tuple[str, str]]  # the artifact's folder and the source of each name that was swapped
+SwappedModels = dict[str, tuple[str, str]]  # the artifact's folder and the source of each name that was swapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class WorkerSpec:
     channel: int  # file descriptor of the socket for the lines
     connections: int  # file descriptor of the socket that the accepted connections come from
     counts: dict[str, tuple[int, int]]  # file descriptors of the numbers and labels that each worker counts
-    models: Models = field(default_factory=dict)
+    models: SwappedModels = field(default_factory=dict)
     threads: int  # of one run, where BERT_THREADS does not say it
     cores: list[int]  # that the worker runs on; empty: on any
 

@@ -21,7 +21,7 @@ from ..settings import Settings
 from .channel import (
     BEAT_SECONDS,
     WORKER,
-    Models,
+    SwappedModels,
     WorkerSpec,
     encode,
     hand_connection,
@@ -107,7 +107,7 @@ class Supervisor:
                 end.setblocking(False)
         # unnamed files: they outlive a worker, and end with the service
         self.counts = {worker.name: (open_file(), open_file()) for worker in self.workers}
-        self.models: Models = {}
+        self.models: SwappedModels = {}
         self.code = 0
         self._turn, self._stopping = asyncio.Lock(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()

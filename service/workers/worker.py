@@ -15,9 +15,9 @@ from ..engine.cpu import available_cores
 from ..errors import Unavailable
 from ..http.server import Alone, Server
 from ..logs import configure_logging
-from ..models import ServedModel, Swapped
+from ..models import Models, ServedModel, Swapped
 from ..settings import Settings
-from .channel import BEAT_SECONDS, HandedConnections, Models, WorkerSpec, encode
+from .channel import BEAT_SECONDS, HandedConnections, SwappedModels, WorkerSpec, encode
 
 log = logging.getLogger("service")
 
@@ -56,12 +56,11 @@ class Membership(Alone):
         self._serving.set()
         self.tell(ready=about)
 
-    def join(self, models: ServedModel) -> None:
+    def join(self, models: Models) -> None:
         """They take turns with those of the other workers, and know what was swapped before."""
-        for name, model in models.group.items():
-            model.take_turn = self.swap
-            if name in self.models:
-                _, model.current.source = self.models[name]
+        models.take_turn = self.swap
+        for name, (_, source) in self.models.items():
+            models.group[name].source = source
 
     async def _beat(self) -> None:
         while True:
@@ -78,18 +77,18 @@ class Membership(Alone):
             self._server.metrics.processes = value | {"supervisor": os.getppid()}
         elif kind == "follow":
             self.start(self._follow(value))
-        elif kind == "reload" and isinstance(self._server.backend, ServedModel):
-            self.start(self._server.backend.reload(swaps=value))
+        elif kind == "reload" and (models := self._server.models) is not None:
+            self.start(models.reload(swaps=value))
 
     async def swap(self, model: ServedModel, swap: Callable[[], Awaitable[Swapped]]) -> Swapped:
         """Calls `swap` when no other worker swaps, and returns its result when all workers have followed."""
         async with self._swapping:
             await self._ask("turn", swap=True)
-            changed: Models = {}
+            changed: SwappedModels = {}
             try:
                 digest, swapped = await swap()
                 if swapped:
-                    changed = {model.name: (str(model.artifact.folder.parent), model.current.source)}
+                    changed = {model.name: (str(model.artifact.folder.parent), model.source)}
             finally:
                 await self._ask("done", swapped=changed)
             return digest, swapped
@@ -105,13 +104,14 @@ class Membership(Alone):
             self.tell(**message)
         await asyncio.shield(self._answers[kind])
 
-    async def _follow(self, changed: Models) -> None:
+    async def _follow(self, changed: SwappedModels) -> None:
         """Swaps what another worker has swapped; where that fails, this process ends, and the next one opens it."""
         await self._serving.wait()
-        assert isinstance(self._server.backend, ServedModel)
+        models = self._server.models
+        assert models is not None
         for name, (folder, source) in changed.items():
             try:
-                await self._server.backend.group[name].follow(folder, source)
+                await models.group[name].follow(folder, source)
             except Unavailable:  # the service ends
                 break
             except Exception as error:  # noqa: BLE001 - whatever it is, a new process is the cure

@@ -7,11 +7,12 @@ import selectors
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.artifact import Artifact
 from packbert.service.errors import OutOfMemory, ServiceError
 from packbert.service.scheduling.batcher import TIMES_ALONE, Batcher
 from packbert.service.scheduling.queue import RequestQueue
@@ -210,3 +211,30 @@ def adds_up(batcher: Batcher) -> bool:
     counts = batcher.counts
     ended = counts.answered + counts.failed + counts.refused + counts.cancelled + counts.expired
     return counts.received == ended + sum(not request.exclusive for request in batcher._pending)
+
+
+class OnlyModel:
+    """Stands in for the models of a service and for the only one of them."""
+
+    draining, degraded, digest, shares, can_swap = False, "", "", (), False
+    tracing: Any = None
+
+    @property
+    def models(self) -> Self:
+        return self
+
+    @property
+    def default(self) -> Self:
+        return self
+
+    @property
+    def group(self) -> dict[str, Self]:
+        return {self.name: self}
+
+    @property
+    def name(self) -> str:
+        artifact: Artifact = self.artifact  # type: ignore[attr-defined]
+        return artifact.manifest.name
+
+    async def readiness(self) -> dict[str, str]:
+        return {}

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import httpx
@@ -21,7 +20,7 @@ from packbert.service.settings import Settings
 from packbert.service.tasks.defaults import embedding_defaults, root_task, scorer
 from packbert.service.tasks.flow import Limits, Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.service.fakes import InstantQueue
+from tests.service.fakes import InstantQueue, OnlyModel
 
 T = TypeVar("T")
 
@@ -79,34 +78,31 @@ def ask_engine(folder: Path, question: Callable[[Tasks], Any], **settings: Any) 
         backend = Backend(open_artifact(folder), Settings(artifact=folder, **given), Metrics())
         await backend.open()
         try:
-            return await question(backend.admit(0))
+            return await question(backend.tasks)
         finally:
             await backend.close()
 
     return asyncio.run(story())
 
 
-class InProcessBackend:
+class InProcessModel(OnlyModel):
     """Admits every request, except for `refusals`, each of which one request gets."""
 
-    draining = False
-    tracing: Any = None
     why_not_ready = ""
-    degraded = ""
-    startup_grace_seconds, announces, users = 0.0, True, 0
-    unused: Any = SimpleNamespace(set=lambda: None)
-    answering = Backend.answering
 
     def __init__(self, artifact: Artifact, settings: Settings, tasks: Tasks) -> None:
         self.artifact, self.settings, self.tasks = artifact, settings, tasks
         self.metrics = Metrics()
-        self.group = {artifact.manifest.name: self}
         self.refusals: list[ServiceError] = []
 
     def admit(self, _: int) -> Tasks:
         if self.refusals:
             raise self.refusals.pop(0)
         return self.tasks
+
+    @contextmanager
+    def answering(self) -> Iterator[Tasks]:
+        yield self.tasks
 
     async def ready(self) -> str:
         return self.why_not_ready
@@ -115,9 +111,9 @@ class InProcessBackend:
 class InProcessClient:
     """Sends requests to the application, each on an event loop of its own."""
 
-    def __init__(self, backend: InProcessBackend) -> None:
-        self.backend = backend
-        self.app: Any = create_app(backend)  # type: ignore[arg-type]  # a backend has more members
+    def __init__(self, model: InProcessModel) -> None:
+        self.backend = model
+        self.app: Any = create_app(model)  # type: ignore[arg-type]  # models have more members
         self.transport = httpx.ASGITransport(self.app)
 
     def send(self, method: str, path: str, **more: Any) -> httpx.Response:
@@ -146,4 +142,4 @@ def serve_in_process(folder: Path, **settings: str) -> Iterator[InProcessClient]
     chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | settings)
     artifact = open_artifact(folder).served_as(chosen.served_model_name)
     with open_tasks(artifact, chosen) as tasks:
-        yield InProcessClient(InProcessBackend(artifact, chosen, tasks))
+        yield InProcessClient(InProcessModel(artifact, chosen, tasks))

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from packbert.service.artifact import open_artifact
+from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.backend import Backend
 from packbert.service.errors import ServiceError
 from packbert.service.http.server import Server, build
+from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import render
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.settings import Settings
-from packbert.service.tasks.flow import Tasks
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, settle
 
 
@@ -25,15 +24,19 @@ class ModelessBackend(Backend):
     """Admits requests and loads nothing."""
 
     refusal: ServiceError | None = None  # of a full queue
+    leaving = False
 
     async def open(self) -> None:
         self.queue = Batcher(run=FakeRunner().run, queue=make_queue())  # serves nothing
         self._serve_tasks()
 
-    def admit(self, body_bytes: int) -> Tasks:
+    def check_admission(self, body_bytes: int) -> None:
         if self.refusal is not None:
             raise self.refusal
-        return super().admit(body_bytes)
+        super().check_admission(body_bytes)
+
+    def leave(self) -> None:
+        self.leaving = True
 
     async def close(self) -> None: ...
 
@@ -42,11 +45,13 @@ class ModelessBackend(Backend):
     async def ready(self) -> str:
         return "draining" if self.leaving else ""
 
-    async def info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {}
 
-    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        return render([self.metrics.registry()], accept)
+
+def modeless(artifact: Artifact, settings: Settings) -> Models:
+    """The models of a service, of which none is loaded."""
+    return Models([ModelessBackend(artifact, settings, Metrics())])
 
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -60,12 +65,12 @@ async def serve(
 ) -> None:
     """Runs `story` with a server of at most so many connections, and its port; it ends after it."""
     chosen = Settings.model_validate({"artifact": artifact} | settings)
-    server = build(chosen, ModelessBackend(open_artifact(artifact), chosen, Metrics()))
+    server = build(chosen, modeless(open_artifact(artifact), chosen))
     server.limits.most = most
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     serving = asyncio.create_task(server.serve([listener]))
-    while server.backend is None:
+    while server.models is None:
         await settle()
     try:
         await story(server, port)

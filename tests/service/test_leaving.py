@@ -65,8 +65,8 @@ def test_a_request_that_the_protocol_rejects_in_its_body_is_counted_once(bert_ar
             client.sendall(unfinished)
             await asyncio.sleep(1)
         await asyncio.sleep(1)
-        assert server.backend is not None
-        text = (await server.backend.render_metrics(""))[0].decode()
+        assert server.models is not None
+        text = (await server.models.render_metrics(""))[0].decode()
         counted = [line for line in text.splitlines() if line.startswith("bert_requests_total") and line[-3:] != "0.0"]
         assert sorted(counted) == [
             'bert_requests_total{status="400",task="unknown"} 1.0',

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from ...artifact import Manifest
-from ...backend import Backend
+from ...models import ServedModel
 from ...tasks.defaults import is_cross_encoder
 from ...tasks.flow import Task, TaskResult, Tasks
 from ...tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields, as_list
@@ -107,7 +107,7 @@ ROUTES = {
 }
 
 
-def add_get_routes(router: APIRouter, backend: Backend) -> None:
+def add_get_routes(router: APIRouter, served: ServedModel) -> None:
     started = int(time.time())
 
     def describe(manifest: Manifest) -> dict[str, Any]:
@@ -121,5 +121,5 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
 
     @router.get("/models", response_model=InfinityModelsResponse, summary="infinity's list of models: those that run")
     async def models_of_infinity() -> Response:
-        models = [describe(one.artifact.manifest) for one in backend.group.values()]
+        models = [describe(one.artifact.manifest) for one in served.group.values()]
         return json_response({"object": "list", "data": models})

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
 from ...artifact import Manifest
-from ...backend import Backend
 from ...errors import Invalid, TooLarge
+from ...models import ServedModel
 from ...tasks.defaults import embedding_defaults
 from ...tasks.embed import embed_texts
 from ...tasks.flow import Task, TaskResult, Tasks
@@ -284,14 +284,14 @@ INFER = TaskSpec(
 )
 
 
-def task_routes(backend: Backend) -> dict[str, TaskSpec]:
+def task_routes(served: ServedModel) -> dict[str, TaskSpec]:
     """By paths with the model's name: another name is a 404."""
-    model = f"/v2/models/{backend.artifact.manifest.name}"
+    model = f"/v2/models/{served.artifact.manifest.name}"
     versioned = replace(INFER, operation="infer_by_version")
     return {f"{model}/infer": INFER, f"{model}/versions/{VERSION}/infer": versioned}
 
 
-def add_server_routes(router: APIRouter, backend: Backend) -> None:
+def add_server_routes(router: APIRouter, served: ServedModel) -> None:
     @router.get("/v2", response_model=ServerMetadata, summary="Name, version and extensions of this server")
     async def server_metadata() -> Response:
         extensions = ["binary_tensor_data"]
@@ -303,11 +303,11 @@ def add_server_routes(router: APIRouter, backend: Backend) -> None:
 
     @router.get("/v2/health/ready", response_model=Ready, summary="The model is ready, as /ready")
     async def server_ready() -> Response:
-        return _ready({}, await backend.ready())
+        return _ready({}, await served.ready())
 
 
-def add_get_routes(router: APIRouter, backend: Backend) -> None:
-    name = backend.artifact.manifest.name
+def add_get_routes(router: APIRouter, served: ServedModel) -> None:
+    name = served.artifact.manifest.name
     for suffix, of_version in (("", ""), (f"/versions/{VERSION}", "_by_version")):
         path = f"/v2/models/{name}{suffix}"
 
@@ -315,16 +315,16 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
             path, response_model=ModelMetadata, name=f"model_metadata{of_version}", summary="Inputs and outputs"
         )
         async def model_metadata() -> Response:
-            return json_response(_describe_model(backend))
+            return json_response(_describe_model(served))
 
         @router.get(f"{path}/ready", response_model=ModelReady, name=f"model_ready{of_version}", summary="As /ready")
         async def model_ready() -> Response:
-            return _ready({"name": name}, await backend.ready())
+            return _ready({"name": name}, await served.ready())
 
 
-def _describe_model(backend: Backend) -> dict[str, Any]:
-    manifest = backend.artifact.manifest
-    defaults = embedding_defaults(manifest, backend.settings)
+def _describe_model(served: ServedModel) -> dict[str, Any]:
+    manifest = served.artifact.manifest
+    defaults = embedding_defaults(manifest, served.settings)
     width = defaults.kept_dimensions or int(manifest.outputs[defaults.pooling].shape[-1])
     inputs, outputs = [_tensor("text", "BYTES")], [_tensor("embedding", "FP32", width)]
     if "labels" in manifest.heads:

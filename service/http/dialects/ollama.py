@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from ...artifact import Artifact
-from ...backend import Backend
+from ...models import ServedModel
 from ...tasks.embed import embed_texts
 from ...tasks.flow import Task, Tasks
 from ...tasks.inputs import (
@@ -81,7 +81,7 @@ ROUTES = {
 }
 
 
-def add_get_routes(router: APIRouter, backend: Backend) -> None:
+def add_get_routes(router: APIRouter, served: ServedModel) -> None:
     def describe(artifact: Artifact) -> dict[str, Any]:
         manifest = artifact.manifest
         details = {"format": "onnx", "family": manifest.family, "quantization_level": manifest.precision}
@@ -90,7 +90,7 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
 
     @router.get("/api/tags", response_model=dict[str, Any], summary="Ollama's list of models: those that run")
     async def models_of_ollama() -> Response:
-        return json_response({"models": [describe(one.artifact) for one in backend.group.values()]})
+        return json_response({"models": [describe(one.artifact) for one in served.group.values()]})
 
     @router.get("/api/version", response_model=dict[str, str], summary="The version of this service, for Ollama")
     async def version_for_ollama() -> Response:

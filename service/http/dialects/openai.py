@@ -10,8 +10,8 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from ...backend import Backend
 from ...errors import Invalid, NotFound
+from ...models import ServedModel
 from ...tasks import embed
 from ...tasks.flow import Task, TaskResult, Tasks
 from ...tasks.inputs import (
@@ -232,27 +232,27 @@ ROUTES = {
 }
 
 
-def task_routes(backend: Backend) -> dict[str, TaskSpec]:
+def task_routes(served: ServedModel) -> dict[str, TaskSpec]:
     """Azure's, by a path with the model's name: another name is a 404."""
-    path = f"/openai/deployments/{backend.artifact.manifest.name}/embeddings"
+    path = f"/openai/deployments/{served.artifact.manifest.name}/embeddings"
     return {path: replace(EMBEDDINGS, operation="embeddings_of_azure")}
 
 
-def add_get_routes(router: APIRouter, backend: Backend) -> None:
+def add_get_routes(router: APIRouter, served: ServedModel) -> None:
     started = int(time.time())
 
     def describe(name: str) -> dict[str, Any]:
-        most = backend.group[name].artifact.manifest.max_tokens
+        most = served.group[name].artifact.manifest.max_tokens
         own = {"id": name, "object": "model", "created": started, "owned_by": "packbert"}
         return own | {"root": name, "max_model_len": most}
 
     @router.get("/v1/models", response_model=ModelsResponse, summary="OpenAI's list of models: those that run")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [describe(name) for name in backend.group]})
+        return json_response({"object": "list", "data": [describe(name) for name in served.group]})
 
     @router.get("/v1/models/{name:path}", response_model=Model, summary="OpenAI's description of a model")
     async def retrieve_model(name: str) -> Response:
-        if name not in backend.group:
-            models = ", ".join(backend.group)
+        if name not in served.group:
+            models = ", ".join(served.group)
             raise NotFound(f"there is no model {name!r}: this server runs {models}", code="model_not_found")
         return json_response(describe(name))

@@ -14,8 +14,8 @@ from fastapi.responses import RedirectResponse
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ...backend import Backend
 from ...errors import ServiceError
+from ...models import ServedModel
 from ...settings import RootTask
 from ...tasks.answer import AnswerResponse, QuestionAndContext
 from ...tasks.choose import ChooseResponse, PromptAndChoices
@@ -171,14 +171,14 @@ ROOT = TaskSpec(
 ROUTES = {"/": ROOT, "/invocations": replace(ROOT, operation="invocations")}  # of SageMaker
 
 
-def add_get_routes(app: APIRouter, backend: Backend) -> None:
-    page = open_page(backend.settings)
+def add_get_routes(app: APIRouter, served: ServedModel) -> None:
+    page = open_page(served.settings)
     if page is not None:
         add_page_routes(app, page)
 
     @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:
-        if "text/html" in request.headers.get("accept", "") and not backend.settings.admin_port:
+        if "text/html" in request.headers.get("accept", "") and not served.settings.admin_port:
             if not request.scope["raw_path"].endswith(b"/"):  # of one of several models: the page's links are relative
                 return RedirectResponse(f"{request.scope['root_path'].rpartition('/')[2]}/", headers={"vary": "accept"})
             if page is not None:
@@ -188,5 +188,5 @@ def add_get_routes(app: APIRouter, backend: Backend) -> None:
 
     @app.get("/ping", response_model=Status, summary="As /ready: SageMaker asks here whether to send requests")
     async def ping() -> Response:
-        reason = await backend.ready()
+        reason = await served.ready()
         return json_response({"status": reason or "ready"}, 503 if reason else 200)

@@ -22,6 +22,7 @@ from packbert.service.engine.session import CpuSession
 from packbert.service.engine.trial import try_graph
 from packbert.service.errors import DeviceError
 from packbert.service.http.app import create_app
+from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.paths import GOLDEN
@@ -136,7 +137,7 @@ def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
     async def story() -> None:
         backend = Backend(read_artifact(folder, "cuda"), settings, Metrics())
         await backend.open()
-        transport = httpx.ASGITransport(create_app(backend))
+        transport = httpx.ASGITransport(create_app(Models([backend])))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             info = (await client.get("/info")).json()
             assert (info["device"], info["execution_provider"]) == ("cuda", "CUDA")
@@ -162,7 +163,7 @@ def test_a_cpu_in_place_of_the_gpu_is_degraded_in_the_log_ready_info_and_metrics
     async def story() -> None:
         backend = Backend(cpu, settings, Metrics(), degraded="no kernel")
         await backend.open()
-        transport = httpx.ASGITransport(create_app(backend))
+        transport = httpx.ASGITransport(create_app(Models([backend])))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             assert (await client.get("/ready")).json() == {"status": "ready", "degraded": "no kernel"}
             info = (await client.get("/info")).json()

@@ -56,12 +56,13 @@ def test_a_backend_admits_requests_until_it_drains(bert_artifact: Path) -> None:
         assert await one.ready() == "loading"
         await one.open()
         assert await one.ready() == ""
-        assert one.admit(1).manifest == one.artifact.manifest
-        one.drain()
+        one.check_admission(1)
+        assert one.tasks.manifest == one.artifact.manifest
+        one.leave()
         assert await one.ready() == "draining"
-        with pytest.raises(Unavailable, match="shutting down"):
-            one.admit(1)
         await one.close()
+        with pytest.raises(Unavailable, match="shutting down"):
+            one.check_admission(1)
 
     asyncio.run(story())
 
@@ -218,7 +219,7 @@ def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_
         began = time.thread_time()  # another process may take the core meanwhile
         for _ in range(100):
             with pytest.raises(Overloaded):
-                one.admit(1)
+                one.check_admission(1)
         took = time.thread_time() - began
         assert one.engine.batcher.counts.refused == 100
         assert adds_up(one.engine.batcher)
@@ -262,7 +263,7 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
 
 async def embed_all(one: Backend, texts: Sequence[str]) -> int:
     DEADLINE.set(Deadline(PATIENCE, 10 * PATIENCE))
-    result = await answer_request(one.admit(10**7), embed, EmbedRequest(inputs=[*texts]))
+    result = await answer_request(one.tasks, embed, EmbedRequest(inputs=[*texts]))
     return len(result.value)
 
 

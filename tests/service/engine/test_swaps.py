@@ -18,7 +18,7 @@ from packbert.service.errors import Invalid, Unavailable
 from packbert.service.http.app import create_app
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
-from packbert.service.models import ServedModel, make_backend
+from packbert.service.models import Models, ServedModel, make_models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import answer_request
@@ -36,19 +36,17 @@ def folders(exported: Callable[..., Artifact]) -> Mapping[str, Path]:
     return {name: exported(name).root for name in (OLD, NEW)}
 
 
-def served(folders: Mapping[str, Path], **more: str) -> ServedModel:
+def served(folders: Mapping[str, Path], **more: str) -> Models:
     """A service of the models one and two, both OLD, that is not open yet."""
     stated = f"one={folders[OLD]} two={folders[OLD]}"
     given = {"BERT_MODELS": stated, "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
     settings = Settings.from_environment(given | more)
     choices = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
-    models = make_backend(settings, choices, Metrics())
-    assert isinstance(models, ServedModel)
-    return models
+    return make_models(settings, choices, Metrics())
 
 
-def device_of(models: ServedModel) -> Device:
-    return engine_of(models).device
+def device_of(models: Models) -> Device:
+    return engine_of(models.default).device
 
 
 async def embed(model: ServedModel) -> Any:
@@ -59,7 +57,6 @@ async def embed(model: ServedModel) -> Any:
 
 
 def engine_of(model: ServedModel) -> ModelEngine:
-    assert isinstance(model.current, Backend)
     return model.current.engine
 
 
@@ -100,7 +97,7 @@ def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mappi
 def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapping[str, Path]) -> None:
     async def story() -> None:
         models = served(folders, BERT_MEMORY_LIMIT="4GiB")
-        engine = engine_of(models)
+        engine = engine_of(models.default)
         engine.self_check_seconds = 0.02
         await models.open()
         right, engine._canary.vector = engine._canary.vector, engine._canary.vector + 1
@@ -109,7 +106,7 @@ def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapp
         await put_out(engine)
         engine._canary.vector = right
         await until(lambda: not engine.readiness())
-        assert len(await embed(models)) == 1
+        assert len(await embed(models.default)) == 1
         await models.close()
 
     play(story())
@@ -119,9 +116,9 @@ def test_a_request_that_a_suspended_default_does_not_answer_is_no_refusal_of_it(
     async def story() -> None:
         models = served(folders)
         await models.open()
-        engine_of(models).batcher.suspend("it is wrong")
+        engine_of(models.default).batcher.suspend("it is wrong")
         for model in models.group.values():
-            models.admit(0)  # before the body names a model
+            models.default.admit(0)  # before the body names a model
             with suppress(Unavailable):
                 await embed(model)
         counts = [engine_of(model).batcher.counts for model in models.group.values()]
@@ -135,10 +132,10 @@ def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Ma
     async def story() -> None:
         models = served(folders, BERT_MEMORY_LIMIT="4GiB")
         await models.open()
-        engine = engine_of(models)
+        engine = engine_of(models.default)
         await put_out(engine)
         async with engine.device.loading:
-            asked = asyncio.create_task(embed(models))
+            asked = asyncio.create_task(embed(models.default))
             await until(lambda: engine.batcher.model.aside == 1)
             asked.cancel()
             await asyncio.wait([asked])
@@ -153,11 +150,11 @@ def test_requests_of_the_model_before_a_swap_are_in_the_gauges_until_they_end(fo
     async def story() -> None:
         models = served(folders)
         await models.open()
-        before = engine_of(models)
-        with models.current.answering():
+        before = engine_of(models.default)
+        with models.default.answering():
             request = before.batcher.admit(5, timeout_seconds=PATIENCE)
-            swapping = asyncio.create_task(models.swap(str(folders[NEW])))
-            await until(lambda: engine_of(models) is not before)
+            swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
+            await until(lambda: engine_of(models.default) is not before)
             values = values_of((await models.render_metrics(""))[0].decode())
             assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (1, 1)
             before.batcher.leave(request)
@@ -173,10 +170,10 @@ def test_a_swap_whose_old_model_is_put_out_leaves_the_name_in_memory(folders: Ma
     async def story() -> None:
         models = served(folders, BERT_MEMORY_LIMIT="4GiB")
         await models.open()
-        old = engine_of(models)
-        with models.current.answering():  # a request that lasts
-            swapping = asyncio.create_task(models.swap(str(folders[NEW])))
-            await until(lambda: engine_of(models) is not old)
+        old = engine_of(models.default)
+        with models.default.answering():  # a request that lasts
+            swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
+            await until(lambda: engine_of(models.default) is not old)
             await put_out(old)
             assert old not in old.device.loaded
             assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
@@ -191,7 +188,7 @@ def test_a_model_that_is_closed_while_it_is_put_out_leaves_no_task(folders: Mapp
     async def story() -> None:
         models, before = served(folders, BERT_MEMORY_LIMIT="4GiB"), asyncio.all_tasks()
         await models.open()
-        engine = engine_of(models)
+        engine = engine_of(models.default)
         may_run, run = asyncio.Event(), engine.batcher.run
 
         async def wait_and_run(sequences: Any, *, all_cores: bool) -> Any:
@@ -199,7 +196,7 @@ def test_a_model_that_is_closed_while_it_is_put_out_leaves_no_task(folders: Mapp
             return await run(sequences, all_cores=all_cores)
 
         engine.batcher.run = wait_and_run
-        asked = asyncio.create_task(embed(models))
+        asked = asyncio.create_task(embed(models.default))
         await until(lambda: engine.batcher.running == 1)
         putting_out = asyncio.create_task(put_out(engine))
         await until(lambda: engine not in engine.device.loaded)
@@ -217,13 +214,13 @@ def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping
     async def story() -> None:
         models = served(folders)
         await models.open()
-        swapping = asyncio.create_task(models.swap(str(folders[NEW])))
-        await until(models._swapping.locked)
+        swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
+        await until(models.default._swapping.locked)
         models.leave()
         with pytest.raises(Unavailable, match="the server is shutting down"):
             await swapping
         assert await models.ready() == "draining"
-        assert len(await embed(models)) == 1
+        assert len(await embed(models.default)) == 1
         await models.close()
 
     play(story())
@@ -266,8 +263,8 @@ def test_neither_the_first_model_nor_one_that_is_refused_stays_in_memory(
         models = served(folders)
         await models.open()
         for source in (one, other):
-            assert await models.swap(str(source))
-            assert "the self-test failed" in await refusal(models, wrong)
+            assert await models.default.swap(str(source))
+            assert "the self-test failed" in await refusal(models.default, wrong)
             # a thread that has just answered may still hold its work
             await until(lambda: len(backends_in_memory(of_other_tests)) == len(models.group))
         await models.close()
@@ -294,7 +291,7 @@ def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(folders: Mappi
             assert [one.json() for one in answers] == [
                 {"model": "one", "digest": digest, "swapped": True} for digest in digests
             ]
-            assert models.artifact.digest in digests
+            assert models.default.artifact.digest in digests
             assert [(await swap(folders[NEW])).json()["swapped"] for _ in range(2)] == [True, False]
         await models.close()
 

@@ -13,9 +13,8 @@ import pytest
 from benchmarks.harness.process import ServiceProcess, free_port
 from packbert.service.artifact import open_artifact
 from packbert.service.http.app import create_app
-from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings, SettingsError, variables_with
-from tests.service.modeless import ModelessBackend
+from tests.service.modeless import modeless
 
 PUBLIC, ADMIN = "http://service:8080", "http://service:9000"
 ADMIN_ONLY = ["/metrics", "/info", "/docs", "/openapi.json", "/static-offline-docs/swagger-ui.css"]
@@ -25,7 +24,7 @@ ON_BOTH = ["/health", "/ready"]
 @pytest.fixture(scope="module")
 def app(bert_artifact: Path) -> Any:
     settings = Settings(artifact=bert_artifact, admin_port=9000)
-    return create_app(ModelessBackend(open_artifact(bert_artifact), settings, Metrics()))
+    return create_app(modeless(open_artifact(bert_artifact), settings))
 
 
 def get(app: Any, url: str, method: str = "GET", **more: Any) -> httpx.Response:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from packbert.service.errors import DeadlineExceeded
-from tests.service.http.test_endpoints import Exchange, FakeBackend
+from tests.service.http.test_endpoints import Exchange, FakeModel
 from tests.service.test_metrics import render_metrics, values_of
 
 BODY = {"inputs": ["a", "the cat"]}
@@ -141,7 +141,7 @@ def test_canaries_are_no_requests_of_clients(server: httpx.Client) -> None:
 class SlowClient(Exchange):
     """Sends its body two seconds after the head, by the clock of the endpoint; `stages`: in flight at that moment."""
 
-    def __init__(self, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, backend: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
         super().__init__(backend)
@@ -153,7 +153,7 @@ class SlowClient(Exchange):
 
 
 def test_the_time_that_a_body_takes_to_arrive_is_not_in_the_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = SlowClient(FakeBackend(), monkeypatch)
+    client = SlowClient(FakeModel(), monkeypatch)
     assert client.reached_the_model
     values = render_metrics(client.backend.metrics)
     assert values['bert_error_seconds_count{outcome="failed"}'] == 1
@@ -163,7 +163,7 @@ def test_the_time_that_a_body_takes_to_arrive_is_not_in_the_latency(monkeypatch:
 
 
 def test_a_request_that_is_refused_before_its_body_is_read_leaves_no_stage_behind() -> None:
-    exchange = Exchange(FakeBackend(error=DeadlineExceeded("late")))
+    exchange = Exchange(FakeModel(error=DeadlineExceeded("late")))
     values = render_metrics(exchange.backend.metrics)
     assert values['bert_error_seconds_count{outcome="expired"}'] == 1
     assert [values[f'bert_inflight_http_requests{{stage="{stage}"}}'] for stage in ("receive", "process")] == [0, 0]

@@ -1,6 +1,8 @@
 """The fast path sends task POSTs past FastAPI, with the same result as FastAPI's own routes."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from packbert.service.http.endpoint import TaskFastPath
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import Task, TaskResult
+from tests.service.fakes import OnlyModel
 
 Sent = list[dict[str, Any]]
 
@@ -84,19 +87,22 @@ MANIFEST = SimpleNamespace(
 )
 
 
-class FakeBackend:
+class FakeModel(OnlyModel):
     """Admits every request; `TASKS` with `task` replaced need no more."""
-
-    draining = False
-    tracing = None
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)
         self.metrics = Metrics()
-        self.artifact, self.manifest, self.group = SimpleNamespace(manifest=MANIFEST), MANIFEST, {"sample": self}
+        self.artifact, self.manifest = SimpleNamespace(manifest=MANIFEST), MANIFEST
 
-    def admit(self, _: int) -> "FakeBackend":
+    def admit(self, _: int) -> "FakeModel":
         return self
+
+    def require_head(self, head: str) -> None: ...
+
+    @contextmanager
+    def answering(self) -> Iterator["FakeModel"]:
+        yield self
 
 
 BODIES = {
@@ -142,7 +148,7 @@ def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
         return np.full((2, 3), 0.5, np.float32)
 
     monkeypatch.setitem(TASKS, path, replace(TASKS[path], task=read))
-    app: Any = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members
+    app: Any = create_app(FakeModel())  # type: ignore[arg-type]  # models have more members
     sent_headers = [(b"x-request-id", b"mine"), *headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": sent_headers}
     content = BODIES.get(path, b'{"inputs": "a"}') if body is None else body

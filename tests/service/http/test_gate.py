@@ -20,13 +20,13 @@ from packbert.service.http.app import TASKS, create_app, task_routes
 from packbert.service.http.body import INLINE_BYTES, start_thread
 from packbert.service.http.dialects.kserve import INFER
 from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.models import ServedModel
+from packbert.service.models import Models
 from packbert.service.settings import Settings
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.flow import Limits, Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import InstantQueue
-from tests.service.in_process import InProcessBackend
+from tests.service.in_process import InProcessModel
 
 LONGEST_TURN_SECONDS = 0.25  # of processor time: 0.02 with room for any machine; the worst were 0.4 to 7 s
 MEMORY_MIB = 128
@@ -87,7 +87,7 @@ class Answer:
 class Service:
     """The routes over a model that claims all heads and runs nothing."""
 
-    backend: InProcessBackend
+    backend: InProcessModel
     app: Any = field(init=False)
     turns: Turns = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
@@ -133,7 +133,7 @@ def service(bert_artifact: Path) -> Iterator[Service]:
         limits=Limits(max_inputs=settings.max_inputs, truncate=settings.truncate),
         embedding=embedding_defaults(real.manifest, settings),
     )
-    made = Service(InProcessBackend(artifact, settings, tasks))
+    made = Service(InProcessModel(artifact, settings, tasks))
     start_thread()
     gc.collect()
     gc.freeze()  # as the service after it has loaded: a collection would be a turn of the test's own heap
@@ -286,12 +286,11 @@ def test_every_route_refuses_very_many_members_and_elements(
 def test_the_routes_of_several_models_and_their_swap_refuse_the_worst_bodies(service: Service, kind: str) -> None:
     one = service.backend
     settings = one.settings.model_copy(update={"admin_key": "swap"})
-    group: Any = {}
+    backends: Any = []
     for name in ("bert", "other"):
         artifact = one.artifact.served_as(name)
-        backend: Any = InProcessBackend(artifact, settings, replace(one.tasks, manifest=artifact.manifest))
-        ServedModel(backend, "", group, lambda *_: pytest.fail("a swap began"))
-    several = Service(group["bert"])
+        backends.append(InProcessModel(artifact, settings, replace(one.tasks, manifest=artifact.manifest)))
+    several: Any = Service(Models(backends, lambda *_: pytest.fail("a swap began")))  # type: ignore[arg-type]
     paths = {"/embed": b"inputs", "/models/other/embed": b"inputs", "/admin/models": b"model"}
     for path, field_name in (paths | {"/v2/models/other/infer": b"inputs"}).items():
         for size in (INLINE_BYTES - 400, 2**19):

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from packbert.service.http.app import TASKS, create_app
-from tests.service.http.test_fast_path import FakeBackend, call
+from tests.service.http.test_fast_path import FakeModel, call
 
 
 def read_document(app: Any) -> bytes:
@@ -18,7 +18,7 @@ def read_document(app: Any) -> bytes:
 
 
 def build_page(**settings: Any) -> dict[str, Any]:
-    app: Any = create_app(FakeBackend(**settings))  # type: ignore[arg-type]  # a backend has more members
+    app: Any = create_app(FakeModel(**settings))  # type: ignore[arg-type]  # models have more members
     page: dict[str, Any] = json.loads(read_document(app))
     return page
 
@@ -38,7 +38,7 @@ def test_every_error_of_the_protocol_is_documented_as_json_on_every_route() -> N
 
 
 def test_the_document_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    app: Any = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members
+    app: Any = create_app(FakeModel())  # type: ignore[arg-type]  # models have more members
     built: list[dict[str, Any]] = []
 
     def build(_: FastAPI) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from packbert.service.http.connection import SLICE_BYTES
 from packbert.service.http.limits import RESERVE
 from packbert.service.http.server import MIN_IDLE_SECONDS, Server
 from tests.service.fakes import FakeTime, settle
-from tests.service.http.test_fast_path import FakeBackend
+from tests.service.http.test_fast_path import FakeModel
 from tests.service.modeless import LOOPS, play_server, run_server
 
 
@@ -48,7 +48,7 @@ def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact:
 PLACES = 5
 
 
-class OpenBackend(FakeBackend):
+class OpenModel(FakeModel):
     """Has no model to load."""
 
     async def open(self) -> None: ...
@@ -134,13 +134,13 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
     monkeypatch.setattr(server_module, "MIN_IDLE_SECONDS", 0.0)
 
     async def story() -> None:
-        backend: Any = OpenBackend(port=0)
-        server = server_module.build(backend.settings, backend)
+        models: Any = OpenModel(port=0)
+        server = server_module.build(models.settings, models)
         server.limits.most = 2
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         serving = asyncio.create_task(server.serve([listener]))
-        while server.backend is None:  # noqa: ASYNC110 - it has no event
+        while server.models is None:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
         clients = []
         for _ in range(3):
@@ -158,8 +158,8 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
 
 
 def test_a_port_that_another_process_takes_meanwhile_ends_the_start() -> None:
-    backend: Any = OpenBackend(port=0)
-    server = server_module.build(backend.settings, backend)
+    models: Any = OpenModel(port=0)
+    server = server_module.build(models.settings, models)
     with socket.socket() as other, socket.socket() as own:
         for each in (other, own):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -239,7 +239,7 @@ def test_a_malformed_request_behind_any_answer_is_answered_too_and_ends_its_conn
 ) -> None:
     async def story(server: Server, port: int) -> None:
         found = {}
-        backend: Any = server.backend
+        backend: Any = server.models.default.current  # type: ignore[union-attr]
         for status in ANSWERS:
             backend.refusal = ANSWERS[status][-1]
             for name, (_, head) in MALFORMED.items():

@@ -115,7 +115,7 @@ def test_an_unexpected_failure_of_the_other_model_is_logged_and_the_model_answer
     async def story() -> None:
         models = served({"bert": old}, BERT_MODELS=str(file))
         await models.open()
-        models.group["two"].current.admit = break_down  # type: ignore[method-assign]
+        models.group["two"].current.answering = break_down  # type: ignore[method-assign]
         async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://x") as client:
             answer = await client.post("/embed", json={"inputs": TEXTS})
             metrics = (await client.get("/metrics")).text

@@ -12,9 +12,8 @@ from packbert.service.artifact import open_artifact
 from packbert.service.http.app import create_app
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.starting import Starting
-from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from tests.service.modeless import ModelessBackend
+from tests.service.modeless import modeless
 
 ANSWERED = {"/", "/health", "/metrics", "/v2", "/v2/health/live"}  # the same as with a model
 OF_ONE_MODEL = {f"/models/a/b{path}": path for path in ("/v1/embeddings", "/rerank", "/v2/rerank", "/embed")}
@@ -39,9 +38,9 @@ def shape(value: Any) -> Any:
 @pytest.mark.parametrize(("line", "code"), [("", "loading"), ("downloading", "exporting")])
 def test_until_it_is_loaded_each_route_refuses_in_its_own_shape(line: str, code: str, bert_artifact: Path) -> None:
     settings = Settings(artifact=bert_artifact)
-    backend = ModelessBackend(open_artifact(bert_artifact), settings, Metrics())
-    backend.draining, loaded = True, create_app(backend)
-    starting = Starting(settings, backend.metrics)
+    models = modeless(open_artifact(bert_artifact), settings)
+    models.draining, loaded = True, create_app(models)
+    starting = Starting(settings, models.metrics)
     starting.line, app = line, starting.make_app(ApiKeys(settings))
     paths = ask(loaded, {"/openapi.json": "GET"})["/openapi.json"].json()["paths"]
     requests = {path: method.upper() for path, methods in paths.items() for method in methods} | {"/docs": "GET"}

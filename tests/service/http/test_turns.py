@@ -24,6 +24,7 @@ from packbert.service.backend import Backend
 from packbert.service.http.app import create_app
 from packbert.service.http.body import start_thread
 from packbert.service.http.server import COLLECT_AFTER
+from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
@@ -146,7 +147,7 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
 
     async def story() -> None:
         backend = Backend(open_artifact(folder), settings, Metrics())
-        app = create_app(backend)
+        app = create_app(Models([backend]))
         start_thread()
         await backend.open()
         if (moving := backend.engine._moving) is not None:  # it changes the memory that is measured

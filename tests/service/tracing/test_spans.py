@@ -26,7 +26,7 @@ from packbert.service.settings import Settings
 from packbert.service.tasks.flow import Tasks
 from packbert.service.turns import TRACEPARENT
 from tests.service.fakes import FakeRunner, make_queue
-from tests.service.in_process import InProcessBackend, InProcessClient, open_tasks
+from tests.service.in_process import InProcessClient, InProcessModel, open_tasks
 from tests.service.tracing.collector import Collector, collect
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -56,7 +56,7 @@ class Traced:
         settings = Settings.from_environment(
             {"BERT_ARTIFACT": str(artifact), "BERT_ACCESS_LOG": "true", "BERT_API_KEY": "topsecret"}
         )
-        self.backend = InProcessBackend(open_artifact(artifact), settings, tasks)
+        self.backend = InProcessModel(open_artifact(artifact), settings, tasks)
         self.backend.tracing = Tracing()
         self._client = InProcessClient(self.backend)
         self._client.transport = httpx.ASGITransport(self.serve)
