@@ -22,6 +22,8 @@ from .observability.scrape import register_state, render
 from .settings import Settings, SettingsError, named_models
 from .tasks.flow import Tasks
 
+UNNAMED = "default/not-specified"  # infinity's clients name no model so
+LATEST = ":latest"  # what Ollama's clients add to a model's name
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder) and a backend of the same process; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend], Backend]
@@ -92,6 +94,12 @@ class ServedModel:
     async def ready(self) -> str:
         """Why a request would not be answered now; empty when it would. The default is not ready while another model is
         loading."""
+        if self.models.awaits_others:
+            return "loading"
+        return await self.loaded()
+
+    async def loaded(self) -> str:
+        """As `ready`, whatever other workers do."""
         others = self.group.values() if self is self.models.default else ()
         own, *reasons = [await one.current.ready() for one in (self, *others)]
         return own or ("loading" if "loading" in reasons else "")
@@ -202,6 +210,7 @@ class Models:
         self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.take_turn: TakeTurn = _at_once
+        self.awaits_others = False  # /ready is 503 until all workers of the service have loaded
         self.make, self.can_swap = make, make is not None
         self.group: dict[str, ServedModel] = {}
         for one in backends:
@@ -217,9 +226,9 @@ class Models:
 
     def find(self, name: str) -> ServedModel:
         """Raises NotFound, unless there is only one model: then it has any name."""
-        if len(self.group) == 1:
+        if len(self.group) == 1 or name == UNNAMED:
             return self.default
-        if name not in self.group:
+        if name not in self.group and (name := name.removesuffix(LATEST)) not in self.group:
             models = ", ".join(self.group)
             raise NotFound(f"there is no model {name[:80]!r}: this server has {models}", code="model_not_found")
         return self.group[name]
@@ -278,10 +287,6 @@ class Models:
         """Answers requests that still wait with 503."""
         for model in self.group.values():
             model.current.cancel_pending()
-
-    async def ready(self) -> str:
-        """That of the default."""
-        return await self.default.ready()
 
     async def readiness(self) -> dict[str, str]:
         """Why each model would not answer now, by name, the default first; empty where it would."""

@@ -68,7 +68,8 @@ class Alone:
 
     def join(self, models: Models) -> None:
         """The models are loaded."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: self.start(models.reload()))
+        if models.can_swap:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: self.start(models.reload()))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.add(task := asyncio.create_task(work))
@@ -167,8 +168,7 @@ class Server:
         self.models, self.app = models, allow_origins(app, self.settings.allowed_origins)
         for connection in self.limits.connections:
             connection.app = self.app
-        if models.can_swap:
-            self.member.join(models)
+        self.member.join(models)
         self._announcing = self._loop.create_task(self._announce(models, port))
 
     def _on_started(self, starting: asyncio.Task[None]) -> None:
@@ -176,7 +176,7 @@ class Server:
             self.ended.set()
 
     async def _announce(self, models: Models, port: int) -> None:
-        await wait_until_ready(models.ready)
+        await wait_until_ready(models.default.loaded)
         self.member.announce(describe_service(models, port), self.settings)
 
     def _give_place(self, reserve_is_full: bool) -> bool:

@@ -79,7 +79,10 @@ def entailment_scores(logits: Floats, entailment: int, *, alone: bool) -> Floats
 
 
 def as_elements(value: Any) -> Any:
-    """[{label, score}], as hosted endpoints answer huggingface_hub since 1.1.5; a list of them for several texts."""
+    """[{label, score}], as hosted endpoints answer their clients, also for a list of one text; a list of them for
+    several."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     if isinstance(value, list):
         return [as_elements(one) for one in value]
     return [{"label": label, "score": score} for label, score in zip(value["labels"], value["scores"], strict=True)]

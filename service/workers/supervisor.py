@@ -240,8 +240,12 @@ class Supervisor:
     def _on_ready(self, worker: Worker, about: str) -> None:
         """The first time that all workers serve, it is announced: `about` describes what they serve."""
         worker.is_ready = self._served = True
-        if not self._announced and all(one.is_ready for one in self.workers):
+        if self._announced:
+            worker.tell(all_serve=True)
+        elif all(one.is_ready for one in self.workers):
             self._announced = True
+            for one in self.workers:
+                one.tell(all_serve=True)
             log.info("serving %s, with %d workers", about, len(self.workers))
             if address := self.settings.notify_socket:
                 notify(address)

@@ -58,7 +58,7 @@ class Membership(Alone):
 
     def join(self, models: Models) -> None:
         """They take turns with those of the other workers, and know what was swapped before."""
-        models.take_turn = self.swap
+        models.take_turn, models.awaits_others = self.swap, True
         for name, (_, source) in self.models.items():
             models.group[name].source = source
 
@@ -77,6 +77,8 @@ class Membership(Alone):
             self._server.metrics.processes = value | {"supervisor": os.getppid()}
         elif kind == "follow":
             self.start(self._follow(value))
+        elif kind == "all_serve" and (models := self._server.models) is not None:
+            models.awaits_others = False
         elif kind == "reload" and (models := self._server.models) is not None:
             self.start(models.reload(swaps=value))
 

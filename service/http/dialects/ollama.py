@@ -6,12 +6,13 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from ...artifact import Artifact
+from ...artifact import Artifact, Manifest
 from ...models import ServedModel
 from ...tasks.embed import embed_texts
-from ...tasks.flow import Task, Tasks
+from ...tasks.flow import Task, TaskResult, Tasks
 from ...tasks.inputs import (
     NO_EFFECT,
+    Body,
     EmbeddingFields,
     ModelField,
     StringOrList,
@@ -19,11 +20,12 @@ from ...tasks.inputs import (
     as_list,
 )
 from ...tasks.results import LongObject
-from ..responses import json_response
+from ..responses import Floats, json_response
 from .spec import TaskSpec
 
 
 class OllamaFields(ModelField, TruncationFields):
+    truncate: bool = Field(True, description="cut inputs that are too long")
     options: dict[str, Any] | None = Field(None, description=NO_EFFECT)
     keep_alive: str | float | None = Field(None, description=NO_EFFECT)
 
@@ -41,10 +43,17 @@ class OllamaResponse(BaseModel):
     model: str = Field(examples=["sample"])
     embeddings: list[list[float]]
     prompt_eval_count: int = Field(description="tokens", examples=[7])
+    total_duration: int = Field(description="nanoseconds", examples=[9_000_000])
+    load_duration: int = Field(description="0: the model is loaded", examples=[0])
 
 
 class OllamaPromptResponse(BaseModel):
     embedding: list[float]
+
+
+class ShowRequest(Body):
+    model: str = Field(description="one of the service's models", examples=["sample"])
+    verbose: bool | None = Field(None, description=NO_EFFECT)
 
 
 async def _embed(tasks: Tasks, request: OllamaRequest) -> Task:
@@ -54,7 +63,12 @@ async def _embed(tasks: Tasks, request: OllamaRequest) -> Task:
         **request.how_texts_are_read(),
     )
     task, model = await embed_texts(tasks, as_list(request.input), fields, accepts_empty=True), tasks.manifest.name
-    return task.then(lambda vectors, of: LongObject(model=model, prompt_eval_count=of.tokens, embeddings=vectors))
+
+    def show(vectors: Floats, of: TaskResult) -> LongObject:
+        own = {"model": model, "total_duration": int(sum(of.stage_seconds) * 1e9), "load_duration": 0}
+        return LongObject(own, prompt_eval_count=of.tokens, embeddings=vectors)
+
+    return task.then(show)
 
 
 async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest) -> Task:
@@ -62,6 +76,22 @@ async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest) -> Task:
     fields = EmbeddingFields(**request.how_texts_are_read())
     task = await embed_texts(tasks, [request.prompt], fields, accepts_empty=True)
     return task.then(lambda vectors, _: {"embedding": vectors[0]})
+
+
+async def _show(tasks: Tasks, _: ShowRequest) -> Task:
+    manifest = tasks.manifest
+
+    async def answer(_: TaskResult) -> dict[str, Any]:
+        family = manifest.family
+        own = {"general.architecture": family, f"{family}.context_length": manifest.max_tokens}
+        own[f"{family}.embedding_length"] = manifest.sizes["hidden"]
+        return {"details": describe(manifest), "model_info": own, "capabilities": ["embedding"]}
+
+    return Task(None, answer)
+
+
+def describe(manifest: Manifest) -> dict[str, str]:
+    return {"format": "onnx", "family": manifest.family, "quantization_level": manifest.precision}
 
 
 ABOUT = "Vectors of unit length by default, in the format of Ollama"
@@ -78,19 +108,22 @@ ROUTES = {
         ABOUT_PROMPT,
         operation="prompt_of_ollama",
     ),
+    "/api/show": TaskSpec("show", _show, ShowRequest, dict[str, Any], "Ollama's description of a model"),
 }
 
 
 def add_get_routes(router: APIRouter, served: ServedModel) -> None:
-    def describe(artifact: Artifact) -> dict[str, Any]:
-        manifest = artifact.manifest
-        details = {"format": "onnx", "family": manifest.family, "quantization_level": manifest.precision}
-        own = {"name": manifest.name, "model": manifest.name, "digest": artifact.digest, "details": details}
-        return own | {"size": artifact.weights_bytes}
+    def listed(artifact: Artifact) -> dict[str, Any]:
+        manifest, size = artifact.manifest, artifact.weights_bytes
+        own = {"name": manifest.name, "model": manifest.name, "digest": artifact.digest, "details": describe(manifest)}
+        return own | {"size": size, "size_vram": size if manifest.device == "cuda" else 0}
 
-    @router.get("/api/tags", response_model=dict[str, Any], summary="Ollama's list of models: those that run")
     async def models_of_ollama() -> Response:
-        return json_response({"models": [describe(one.artifact) for one in served.group.values()]})
+        return json_response({"models": [listed(one.artifact) for one in served.group.values()]})
+
+    for path, name in (("/api/tags", "models_of_ollama"), ("/api/ps", "ps_of_ollama")):
+        about = "Ollama's list of models: those that run"
+        router.get(path, response_model=dict[str, Any], summary=about, name=name)(models_of_ollama)
 
     @router.get("/api/version", response_model=dict[str, str], summary="The version of this service, for Ollama")
     async def version_for_ollama() -> Response:

@@ -69,6 +69,7 @@ DOCUMENT, QUERY = ("document", "passage", "corpus"), ("query",)  # names of thei
 KINDS = {  # what Voyage, Jina and Cohere call them
     **dict.fromkeys(("query", "retrieval.query", "search_query"), QUERY),
     **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document"), DOCUMENT),
+    "text": (),  # neither
 }
 OWN_FIELDS = {*EmbeddingFields.model_fields, "input", "model", "user", "encoding_format", "tokenizer"}
 
@@ -88,6 +89,7 @@ class EmbeddingsResponse(BaseModel):
     """OpenAI's response."""
 
     object: Literal["list"]
+    id: str = Field(description="of Mistral and vLLM: of the model, so that equal requests have equal answers")
     data: list[Embedding]
     model: str = Field(examples=["sample"])
     usage: Usage
@@ -100,6 +102,8 @@ class Model(BaseModel):
     owned_by: str = Field(examples=["packbert"])
     root: str = Field(description="of vLLM: the same id", examples=["sample"])
     max_model_len: int = Field(description="of vLLM: tokens in one text", examples=[512])
+    type: Literal["base"] = Field(description="of Mistral")
+    capabilities: dict[str, bool] = Field(description="of Mistral: none, since the service writes no text")
 
 
 class ModelsResponse(BaseModel):
@@ -197,7 +201,7 @@ def build_response(vectors: Floats, model: str, tokens: int, *, as_base64: bool)
         return {"object": "embedding", "embedding": as_base64_text(row) if as_base64 else row, "index": index}
 
     data = MadeList(show, vectors, range(len(vectors)))
-    return LongObject(object="list", data=data, model=model, usage=usage(tokens))
+    return LongObject(object="list", id=f"embd-{model}", data=data, model=model, usage=usage(tokens))
 
 
 def as_base64_text(row: Floats) -> str:
@@ -229,6 +233,7 @@ EMBEDDINGS = TaskSpec(
 ROUTES = {
     "/v1/embeddings": EMBEDDINGS,
     "/embeddings": replace(EMBEDDINGS, operation="embeddings_of_infinity"),  # also a base URL without /v1
+    "/openai/v1/embeddings": replace(EMBEDDINGS, operation="embeddings_of_azure_v1"),
 }
 
 
@@ -244,7 +249,7 @@ def add_get_routes(router: APIRouter, served: ServedModel) -> None:
     def describe(name: str) -> dict[str, Any]:
         most = served.group[name].artifact.manifest.max_tokens
         own = {"id": name, "object": "model", "created": started, "owned_by": "packbert"}
-        return own | {"root": name, "max_model_len": most}
+        return own | {"root": name, "max_model_len": most, "type": "base", "capabilities": {}}
 
     @router.get("/v1/models", response_model=ModelsResponse, summary="OpenAI's list of models: those that run")
     async def models() -> Response:

@@ -16,7 +16,6 @@ from ...errors import Invalid
 from ...tasks import pairs
 from ...tasks.flow import Task, TaskResult, Tasks
 from ...tasks.inputs import (
-    NO_EFFECT,
     Body,
     ClientFields,
     ErrorBody,
@@ -27,7 +26,7 @@ from ...tasks.inputs import (
 from ...tokenization.encoding import EncodeOptions
 from ...turns import in_turns
 from ..responses import Floats
-from .openai import Usage, agreed, response_id, usage
+from .openai import Usage, VllmFields, response_id, truncation_fields, usage
 from .spec import ErrorShape, TaskSpec, service_error
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
@@ -37,7 +36,14 @@ class Document(Body):
     text: str
 
 
-class RerankRequest(ClientFields, RerankFields):
+class CutFields(VllmFields):
+    max_tokens_per_query: int | None = Field(None, ge=0, description="the query is cut after so many tokens; 0: not")
+    max_tokens_per_doc: int | None = Field(
+        None, ge=0, description="each document is cut after so many tokens, and truncate is true by default; 0: not"
+    )
+
+
+class RerankRequest(ClientFields, RerankFields, CutFields):
     """TEI's request (`texts`), or that of Cohere, Jina, Voyage, infinity and vLLM (`documents`)."""
 
     texts: FailFastList[str] | None = Field(None, description="as in text-embeddings-inference", examples=[None])
@@ -54,13 +60,9 @@ class RerankRequest(ClientFields, RerankFields):
         "the text",
     )
     truncation: bool | None = Field(None, description="Voyage's name of truncate")
-    max_tokens_per_doc: int | None = Field(
-        None, ge=1, description="of Cohere: documents are cut after so many tokens, and truncate is true by default"
-    )
     max_chunks_per_doc: int | None = Field(
         None, ge=1, description="of Cohere: truncate is true by default; one chunk of a document is read"
     )
-    priority: int | None = Field(None, description=NO_EFFECT)
 
 
 class TextScore(BaseModel):
@@ -116,14 +118,14 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
 
 
 async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
-    texts = _texts(request)
-    read, cuts = texts, request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
-    truncate = request.truncate if request.truncation is None else agreed(request, "truncate", "truncation")
-    if (truncate is None and cuts) or truncate != request.truncate:
-        request = request.model_copy(update={"truncate": truncate is None or truncate})
-    if request.max_tokens_per_doc is not None:
-        tasks.check_count(texts)
-        read = await _cut(tasks, request, texts, request.max_tokens_per_doc)
+    texts, fields = _texts(request), truncation_fields(tasks, request, "truncation")
+    if fields["truncate"] is None and (request.max_tokens_per_doc or request.max_chunks_per_doc):
+        fields["truncate"] = True
+    if request.use_activation is False:
+        fields["raw_scores"] = True
+    request = request.model_copy(update=fields)
+    [query], read = await cut_sides(tasks, request, [request.query], texts)
+    asked = RerankFields(query=query, raw_scores=request.raw_scores, **request.how_texts_are_read())
     most = request.top_k if request.top_n is None else request.top_n
 
     def show(value: Floats, result: TaskResult) -> Any:
@@ -135,7 +137,7 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
             return _build_response(tasks.manifest.name, request, texts, ranked, result.tokens)
         return [one | {"text": texts[one["index"]]} for one in ranked] if request.return_text else ranked
 
-    return (await pairs.rerank(tasks, request, read, accepts_empty=True)).then(show)
+    return (await pairs.rerank(tasks, asked, read, accepts_empty=True)).then(show)
 
 
 def _texts(request: RerankRequest) -> Sequence[str]:
@@ -150,8 +152,18 @@ def _texts(request: RerankRequest) -> Sequence[str]:
     return [one if isinstance(one, str) else one.text for one in request.documents or ()]
 
 
-async def _cut(tasks: Tasks, request: RerankRequest, texts: Sequence[str], most: int) -> list[str]:
+async def cut_sides(
+    tasks: Tasks, request: CutFields, queries: Sequence[str], documents: Sequence[str]
+) -> list[Sequence[str]]:
+    """Both sides up to the tokens that the request says. Raises TooLarge for too many texts."""
+    limits = (request.max_tokens_per_query, request.max_tokens_per_doc)
+    sides = zip((queries, documents), limits, strict=True)
+    return [await _cut(tasks, request, texts, most) if most else texts for texts, most in sides]
+
+
+async def _cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int) -> list[str]:
     """The texts up to the end of their first `most` tokens."""
+    tasks.check_count(texts)
     encoded = await tasks.tokenizer.encode(texts, tasks.reading(request, SPANS), "right")
     cut = []
     async for text, one in in_turns(zip(texts, encoded, strict=True)):

@@ -19,12 +19,13 @@ from ...tasks.pairs import score_labels, score_pairs
 from ...tasks.results import LongObject, MadeList
 from ..responses import Floats
 from .openai import Usage, VllmFields, agreed, as_base64_text, listed, truncation_fields
+from .rerank import CutFields, cut_sides
 from .spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 
-class ScoreRequest(ModelField, VllmFields):
+class ScoreRequest(ModelField, CutFields):
     """vLLM's: one text of the first side against each of the second, or as many against as many. With `inputs`: how
     likely each text is."""
 
@@ -106,7 +107,7 @@ async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
         return await _score_sentences(tasks, request, request.inputs)
     if request.variant is not None:
         raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
-    first, second = _find_sides(request)
+    first, second = await cut_sides(tasks, request, *_find_sides(request))
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.use_activation is False
 

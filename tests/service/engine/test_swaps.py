@@ -219,7 +219,7 @@ def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping
         models.leave()
         with pytest.raises(Unavailable, match="the server is shutting down"):
             await swapping
-        assert await models.ready() == "draining"
+        assert await models.default.ready() == "draining"
         assert len(await embed(models.default)) == 1
         await models.close()
 
@@ -232,7 +232,7 @@ def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Mapping[
         for name, model in models.group.items():
             await model.current.open()
             is_ready = name == "two"
-            assert (await models.ready() == "") == is_ready
+            assert (await models.default.ready() == "") == is_ready
             assert f"bert_ready {float(is_ready)}" in (await models.render_metrics(""))[0].decode()
         await models.close()
 

@@ -108,8 +108,10 @@ class FakeModel(OnlyModel):
 BODIES = {
     "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
     **dict.fromkeys(("/score", "/v1/score"), b'{"text_1": "a", "text_2": "b"}'),
-    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/classify", "/pooling", "/api/embed"), b'{"input": "a"}'),
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/openai/v1/embeddings"), b'{"input": "a"}'),
+    **dict.fromkeys(("/classify", "/pooling", "/api/embed"), b'{"input": "a"}'),
     "/api/embeddings": b'{"prompt": "a"}',
+    "/api/show": b'{"model": "a"}',
     "/similarity": b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}',
     "/rerank": b'{"query": "a", "texts": ["b"]}',
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',

@@ -146,6 +146,12 @@ def test_every_route_without_a_model_in_its_path_takes_the_one_that_the_body_nam
         assert service.post(path, json=body | {"model": "third"}).status_code == 404, path
 
 
+@pytest.mark.parametrize(("name", "answers"), [("default/not-specified", "first"), ("second:latest", "second")])
+def test_names_as_clients_of_infinity_and_ollama_send_them(service: httpx.Client, name: str, answers: str) -> None:
+    found = service.post("/v1/embeddings", json={"input": "a", "model": name}).raise_for_status()
+    assert found.json()["model"] == answers
+
+
 def test_an_answer_names_the_model_that_gave_it(service: httpx.Client, folders: dict[str, Path]) -> None:
     for name, folder in folders.items():
         answer = service.post("/embed", json={"inputs": "a", "model": name})

@@ -50,7 +50,7 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
         return await json_bytes(build_response(VECTORS, "m", 7, as_base64=as_base64))
 
     found, turns = encoded(respond())
-    assert list(found) == ["object", "data", "model", "usage"]
+    assert list(found) == ["object", "id", "data", "model", "usage"]
     assert [one["index"] for one in found["data"]] == list(range(len(VECTORS)))
     assert turns >= 4
     if not as_base64:

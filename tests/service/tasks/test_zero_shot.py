@@ -148,4 +148,4 @@ def test_post_root_answers_as_hosted_endpoints_do(client: InProcessClient) -> No
     found = client.post("/predict", json={"inputs": "the cat", "parameters": parameters}).json()
     elements = [{"label": a, "score": b} for a, b in zip(found["labels"], found["scores"], strict=True)]
     assert client.post("/", json={"inputs": "the cat", "parameters": parameters}).json() == elements
-    assert client.post("/", json={"inputs": ["the cat"], "candidate_labels": ["cat", "dog"]}).json() == [elements]
+    assert client.post("/", json={"inputs": ["the cat"], "candidate_labels": ["cat", "dog"]}).json() == elements

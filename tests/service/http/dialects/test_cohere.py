@@ -133,6 +133,15 @@ def test_documents_are_cut_after_max_tokens_per_doc(cross_encoder: InProcessClie
     assert found["usage"] == expected["usage"]
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_long_texts_are_cut_at_their_end_unless_the_request_says_otherwise(
+    encoder: InProcessClient, version: str
+) -> None:
+    body = {"texts": ["a", LONG], "model": "any"}
+    cut, left = (ask(encoder, f"/{version}/embed", **body, truncate=side)["embeddings"] for side in ("END", "START"))
+    assert ask(encoder, f"/{version}/embed", **body)["embeddings"] == cut != left
+
+
 @pytest.mark.parametrize("fields", [{"max_tokens_per_doc": 4096}, {"max_chunks_per_doc": 10}, {"truncate": "END"}])
 def test_long_documents_are_truncated_for_coheres_clients(cross_encoder: InProcessClient, fields: Any) -> None:
     body = {"query": "the cat", "documents": ["a", LONG]}

@@ -140,3 +140,14 @@ def test_the_asynchronous_client_does_the_same(
             assert (await tags.token_classification("The cat sat in Paris."))[0].entity_group in ("PER", "LOC")
 
     asyncio.run(ask())
+
+
+def test_zero_shot_of_a_list_of_one_text_is_the_answer_to_the_text(entailment: httpx.Client) -> None:
+    """As the hosted endpoints answer JavaScript's client, which sends such a list."""
+    parameters = {"candidate_labels": ["animal", "plant"]}
+    one, listed = (
+        entailment.post("/", json={"inputs": each, "parameters": parameters}).json()
+        for each in ("the cat", ["the cat"])
+    )
+    assert one == listed
+    assert {*one[0]} == {"label", "score"}

@@ -100,6 +100,37 @@ def test_score_of_as_many_pairs_equals_that_of_each(cross_encoder: InProcessClie
         assert [one["score"] for one in together] == [one["score"] for one in each]
 
 
+@pytest.mark.parametrize("path", ["/score", "/v1/rerank"])
+def test_queries_and_documents_are_cut_after_the_tokens_that_vllms_clients_name(
+    cross_encoder: InProcessClient, path: str
+) -> None:
+    first, second = ("text_1", "text_2") if path == "/score" else ("query", "documents")
+    whole = {first: "the cat sat", second: ["the dog sat", "a cat"]}
+    cut = ask(cross_encoder, path, **whole, max_tokens_per_query=2, max_tokens_per_doc=1)
+    same = ask(cross_encoder, path, **{first: "the cat", second: ["the", "a"]})
+    name = "data" if path == "/score" else "results"
+    assert cut[name] == same[name]
+    nothing = {"truncate_prompt_tokens": None, "truncation_side": "left"}
+    plain = ask(cross_encoder, path, **whole)
+    assert (
+        ask(cross_encoder, path, **whole, max_tokens_per_query=0, max_tokens_per_doc=0, **nothing)[name] == plain[name]
+    )
+    long = {first: "the cat", second: ["the cat sat " * 300]}
+    left, right = (
+        ask(cross_encoder, path, **long, truncate_prompt_tokens=-1, truncation_side=side)[name]
+        for side in ("left", "right")
+    )
+    assert left != right
+    refused = cross_encoder.post(path, json=whole | {"truncate_prompt_tokens": 5})
+    assert (refused.status_code, "truncate_prompt_tokens is 5" in refused.text) == (422, True)
+
+
+def test_rerank_without_activation_gives_logits(cross_encoder: InProcessClient) -> None:
+    body = {"query": TEXTS[0], "documents": TEXTS}
+    raw = ask(cross_encoder, "/v1/rerank", **body, raw_scores=True, return_documents=False)
+    assert ask(cross_encoder, "/v1/rerank", **body, use_activation=False)["results"] == raw["results"]
+
+
 def test_the_logit_of_a_score_is_returned_without_activation(cross_encoder: InProcessClient) -> None:
     logits, scores = (
         np.array([one["score"] for one in ask(cross_encoder, "/score", text_1=TEXTS[0], text_2=TEXTS, **more)["data"]])

@@ -51,3 +51,30 @@ def test_invocations_of_sagemaker_is_the_root_and_v1_score_is_score(client: InPr
         assert ask(client, "/invocations", **body) == ask(client, "/", **body)
     body = {"text_1": "the cat", "text_2": TEXTS}
     assert ask(client, "/v1/score", **body)["data"] == ask(client, "/score", **body)["data"]
+
+
+def test_long_texts_are_cut_unless_truncate_is_false(client: InProcessClient) -> None:
+    of_one = ask(client, "/v1/embeddings", input=LONG, truncate=True)["data"][0]["embedding"]
+    assert ask(client, "/api/embed", model="any", input=["a", LONG])["embeddings"][1] == of_one
+    raw = ask(client, "/v1/embeddings", input=LONG, truncate=True, normalize=False)["data"][0]["embedding"]
+    assert ask(client, "/api/embeddings", model="any", prompt=LONG)["embedding"] == raw
+
+
+def test_durations_are_whole_nanoseconds(client: InProcessClient) -> None:
+    found = ask(client, "/api/embed", model="any", input=TEXTS)
+    assert type(found["total_duration"]) is int
+    assert found["total_duration"] > 0
+    assert found["load_duration"] == 0
+
+
+def test_show_and_ps_describe_the_model(client: InProcessClient) -> None:
+    (running,) = client.get("/api/ps").json()["models"]
+    shown = ask(client, "/api/show", model="bert:latest")
+    assert running["name"] == "bert"
+    assert running == client.get("/api/tags").json()["models"][0]
+    assert shown["details"] == running["details"]
+    assert shown["capabilities"] == ["embedding"]
+    vectors = ask(client, "/api/embed", model="any", input="a")["embeddings"]
+    assert shown["model_info"]["bert.embedding_length"] == len(vectors[0])
+    assert shown["model_info"]["bert.context_length"] == client.backend.artifact.manifest.max_tokens
+    assert client.post("/api/show", json={}).status_code == 422

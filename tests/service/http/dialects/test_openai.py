@@ -70,9 +70,17 @@ def test_a_base_url_without_v1_works_for_embeddings_and_the_list_of_models(serve
         assert [one.id for one in client.models.list()] == ["bert"]
 
 
+def test_equal_requests_have_equal_answers_with_an_id(server: httpx.Client) -> None:
+    first, second = (server.post("/v1/embeddings", json={"input": TEXTS}) for _ in range(2))
+    assert first.content == second.content
+    assert first.json()["id"] == "embd-bert"
+
+
 def test_the_model_is_listed_and_described(client: openai.OpenAI) -> None:
     (model,) = client.models.list()
     assert (model.id, model.object, model.owned_by) == ("bert", "model", "packbert")
+    extra = model.model_extra or {}
+    assert (extra["type"], extra["capabilities"]) == ("base", {})  # required by Mistral's clients
     assert client.models.retrieve("bert") == model
     with pytest.raises(openai.NotFoundError, match="no model 'org/other': this server runs bert") as caught:
         client.models.retrieve("org/other")
@@ -94,6 +102,8 @@ def test_azures_client_gets_vectors_of_the_deployment_with_the_models_name(serve
     with openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client:
         found = as_array(client.embeddings.create(model="bert", input=TEXTS))
         assert np.array_equal(found, embed(server, inputs=TEXTS, normalize=True))
+    with openai.OpenAI(base_url=f"{server.base_url}/openai/v1", api_key="any") as client:
+        assert np.array_equal(as_array(client.embeddings.create(model="any", input=TEXTS)), found)
     with (
         openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client,
         pytest.raises(openai.NotFoundError, match="POST /openai/deployments/any/embeddings"),

@@ -100,7 +100,7 @@ def test_voyages_truncation_is_truncate(cross_encoder: httpx.Client) -> None:
         ({"documents": ["a", 5]}, "documents.1: Input should be a valid string or"),
         ({"documents": ["a"], "top_n": 1, "top_k": 2}, "top_n is 1 and top_k is 2: send one of them"),
         (
-            {"documents": ["a"], "max_tokens_per_doc": 0},
+            {"documents": ["a"], "max_tokens_per_doc": -1},
             "max_tokens_per_doc: Input should be greater than",
         ),
     ],
