@@ -1,6 +1,6 @@
 """BERT models in Python programs: `Engine` in this process, `Client` over HTTP.
 
-`packbert.service` and `packbert.model_export` are links to the folders beside this one. The names below are loaded at
+The names below are loaded at
 their first use: the client needs neither ONNX Runtime nor the server's packages.
 """
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from packbert.service.errors import DeviceError as DeviceError
     from packbert.service.errors import ServiceError as ServiceError
     from packbert.service.library.app import make_app as make_app
+    from packbert.service.library.client import AsyncClient as AsyncClient
     from packbert.service.library.client import Client as Client
     from packbert.service.library.engine import Engine as Engine
     from packbert.service.library.job import RequestFailed as RequestFailed
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from packbert.service.settings import SettingsError as SettingsError
 
 MODULES = {
+    "AsyncClient": "packbert.service.library.client",
     "Client": "packbert.service.library.client",
     "DeviceError": "packbert.service.errors",
     "Engine": "packbert.service.library.engine",

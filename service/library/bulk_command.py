@@ -9,12 +9,10 @@ from pathlib import Path
 from packbert.parser import Parser, one_of
 
 from ..artifact import ManifestError
-from ..engine.device import export_device
 from ..errors import DeviceError
 from ..flags import in_flags
 from ..logs import configure_logging
 from ..model_cache import ModelError
-from ..prepare import prepare_model
 from ..settings import Settings, SettingsError, variables_with
 from .arguments import add_input, add_job_arguments, make_job, run_command
 from .engine import Engine
@@ -62,8 +60,6 @@ def _answer(asked: argparse.Namespace) -> int:
         raise SettingsError(in_flags(str(error), named)) from None
     if settings.model is not None:
         configure_logging(settings)  # an export shows its progress
-        folder, _ = prepare_model(settings, export_device(settings.device))
-        settings = settings.model_copy(update={"artifact": folder, "model": None})
     return _run(job, settings)
 
 

@@ -1,15 +1,16 @@
-"""`Client`: the service over HTTP, for programs."""
+"""`Client` and `AsyncClient`: the service over HTTP, for programs."""
 
+import asyncio
 import io
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
-from typing import Any, Self
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -37,6 +38,8 @@ RETRIED_STATUSES = {429, 502, 503, 504}
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0  # where the server names no Retry-After
 MAX_NAMED_SECONDS = 300.0
 log = logging.getLogger("service")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Concurrency:
@@ -182,7 +185,7 @@ class Client(BulkEngine):
     def close(self) -> None:
         self._http.close()
 
-    def info(self, model: str | None = None) -> dict[str, Any]:
+    def info(self, /, model: str | None = None) -> dict[str, Any]:
         """The content of /info of the model of this name, or of the default one. Raises RequestFailed."""
         response = self._sender.send(f"/models/{quote(str(model))}/info" if model else "/info", None, accept=JSON)
         if isinstance(response, RequestFailed):
@@ -200,32 +203,75 @@ class Client(BulkEngine):
             raise RequestFailed(f"{response.url} is not the /info of this service: another server listens there")
         return content
 
-    def embed(self, texts: Sequence[str], **fields: Any) -> NDArray[np.float32]:
+    def embed(self, /, texts: Sequence[str], **fields: Any) -> NDArray[np.float32]:
         """[texts, dimensions] float32. `fields` are those of /embed: pooling, normalize, dimensions, truncate, ..."""
         rows = list(self.run_all("embed", texts, **fields))
         if any(row.ndim != 1 for row in rows):
             raise ValueError("embed gives one vector for each text: for several call embed_tokens, or run_all")
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
-    def embed_tokens(self, texts: Sequence[str], **fields: Any) -> list[NDArray[np.float32]]:
+    def embed_tokens(self, /, texts: Sequence[str], **fields: Any) -> list[NDArray[np.float32]]:
         """A float32 array [tokens, dimensions] for each text, as /embed with `pooling: "none"`."""
         return list(self.run_all("embed", texts, pooling="none", **fields))
 
-    def fill_mask(self, texts: Sequence[str], **fields: Any) -> list[Any]:
+    def fill_mask(self, /, texts: Sequence[str], **fields: Any) -> list[Any]:
         """For each text the candidates of its mask, or a list for each of its masks."""
         return list(self.run_all("fill-mask", texts, **fields))
 
-    def nsp(self, pairs: Sequence[tuple[str, str]], **fields: Any) -> list[Any]:
+    def nsp(self, /, pairs: Sequence[tuple[str, str]], **fields: Any) -> list[Any]:
         """For each pair whether its second text follows the first."""
         return list(self.run_all("nsp", pairs, **fields))
 
-    def predict(self, inputs: Sequence[Input], **fields: Any) -> list[Any]:
+    def predict(self, /, inputs: Sequence[Input], **fields: Any) -> list[Any]:
         """For each text or pair its labels with scores, best first."""
         return list(self.run_all("predict", inputs, **fields))
 
-    def tag(self, texts: Sequence[str], **fields: Any) -> list[Any]:
+    def tag(self, /, texts: Sequence[str], **fields: Any) -> list[Any]:
         """For each text its tags."""
         return list(self.run_all("tag", texts, **fields))
+
+    def embed_sparse(self, /, texts: Sequence[str], **fields: Any) -> list[Any]:
+        """For each text its words' weights, in one request."""
+        return list(self.run("/embed_sparse", inputs=list(texts), **fields))
+
+    def rerank(self, /, query: str, texts: Sequence[str], **fields: Any) -> list[Any]:
+        """The texts' places and scores, best first, in one request."""
+        return list(self.run("/rerank", query=query, texts=list(texts), **fields))
+
+    def similarity(self, /, source_sentence: str, sentences: Sequence[str], **fields: Any) -> list[float]:
+        """The cosine of each sentence's vector and the source sentence's, in one request."""
+        inputs = {"source_sentence": source_sentence, "sentences": list(sentences)}
+        return list(self.run("/similarity", inputs=inputs, **fields))
+
+    def score(self, /, texts: str | Sequence[str], **fields: Any) -> Any:
+        """How likely each text is, in one request; with `text_1` and `text_2` see `run`."""
+        return self.run("/score", inputs=texts, **fields)
+
+    def answer(self, /, question: str, context: str, **fields: Any) -> Any:
+        """The parts of the context that answer the question."""
+        return self.run("/answer", question=question, context=context, **fields)
+
+    def choose(self, /, prompt: str, choices: Sequence[str], **fields: Any) -> Any:
+        """The choices by their probability."""
+        return self.run("/choose", prompt=prompt, choices=list(choices), **fields)
+
+    def tokenize(self, /, texts: Sequence[str], **fields: Any) -> list[Any]:
+        """For each text its tokens, in one request."""
+        return list(self.run("/tokenize", inputs=list(texts), **fields))
+
+    def attention(self, /, text: str | Mapping[str, str], **fields: Any) -> Any:
+        """How much each token of a text or pair attends to each other, by layer and head."""
+        return self.run("/attention", inputs=text, **fields)
+
+    def run(self, /, route: str, **fields: Any) -> Any:
+        """The content of the answer to one request of any route of a task, whose fields are `fields`."""
+        response = self._sender.send(route, fields, accept=JSON)
+        if isinstance(response, RequestFailed):
+            raise response
+        try:
+            return response.json()
+        except ValueError:
+            raise RequestFailed(f"{response.url} gave no JSON: another server listens there") from None
 
     def one_call(self, task: str, **fields: Any) -> Call:
         spec = TASKS[task]
@@ -243,6 +289,48 @@ class Client(BulkEngine):
             return read_answers(response, spec, len(chunk))
 
         return partial(self._sender.run_in_order, answer=answer)
+
+
+def in_thread(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate["AsyncClient", P], Awaitable[T]]:
+    """`method` as a coroutine, which runs on a thread of the client."""
+
+    @wraps(method)
+    def call(self: "AsyncClient", /, *values: P.args, **named: P.kwargs) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self.threads, partial(method, self.client, *values, **named))
+
+    return call
+
+
+class AsyncClient:
+    """The methods of `Client` as coroutines, for `async with`; it is made as `Client` is."""
+
+    def __init__(self, url: str = "http://127.0.0.1:8080", *, max_requests: int = 8, **options: Any) -> None:
+        self.client = Client(url, max_requests=max_requests, **options)
+        self.threads = ThreadPoolExecutor(max_requests, "packbert-client")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.threads.shutdown)
+        self.client.close()
+
+    info = in_thread(Client.info)
+    run = in_thread(Client.run)
+    embed = in_thread(Client.embed)
+    embed_tokens = in_thread(Client.embed_tokens)
+    embed_sparse = in_thread(Client.embed_sparse)
+    fill_mask = in_thread(Client.fill_mask)
+    nsp = in_thread(Client.nsp)
+    predict = in_thread(Client.predict)
+    tag = in_thread(Client.tag)
+    rerank = in_thread(Client.rerank)
+    similarity = in_thread(Client.similarity)
+    score = in_thread(Client.score)
+    answer = in_thread(Client.answer)
+    choose = in_thread(Client.choose)
+    tokenize = in_thread(Client.tokenize)
+    attention = in_thread(Client.attention)
 
 
 def read_answers(response: httpx.Response, spec: Task, count: int) -> Answers:

@@ -128,7 +128,18 @@ class Engine(BulkEngine):
     def from_artifact(cls, path: Path | str, **options: object) -> Self:
         """An engine that is not open yet. `options` are settings by their names in lower case, such as
         `threads=4`; None is the default. Raises SettingsError for one that is unknown or cannot work."""
-        given = {"artifact": path, **options}
+        return cls._from({"artifact": path, **options})
+
+    @classmethod
+    def from_model(cls, model: Path | str, **options: object) -> Self:
+        """As `from_artifact`, of what `packbert serve` takes: a hub id, a checkpoint's folder or an artifact.
+
+        Opening it downloads and exports a model that is not in the cache. Raises as `from_artifact`.
+        """
+        return cls._from({"model": model, **options})
+
+    @classmethod
+    def _from(cls, given: Mapping[str, object]) -> Self:
         variables = {PREFIX + name.upper(): str(one) for name, one in given.items() if one is not None}
         try:
             return cls(Settings.from_environment(variables))
@@ -262,7 +273,7 @@ class Engine(BulkEngine):
                 DEADLINE.set(Deadline(timeout_seconds))
             return as_lists((await answer_request(tasks, spec.task, request)).value)
 
-    async def answer(self, task: str, inputs: Sequence[Input], **fields: Any) -> Sequence[Any]:
+    async def run_task(self, task: str, inputs: Sequence[Input], **fields: Any) -> Sequence[Any]:
         """The answer to each input of one request of `task`, one of those that `packbert bulk` has."""
         spec = TASKS[task]
         found = await self.run(spec.path, inputs=[as_json(one, spec) for one in inputs], **fields)
@@ -285,24 +296,49 @@ class Engine(BulkEngine):
         self, texts: str | Sequence[str], **fields: Any
     ) -> list[list[Candidate] | list[list[Candidate]]]:
         """For each text its candidates, best first; for a text of several masks a list for each, as /fill-mask."""
-        return list(await self.answer("fill-mask", as_texts(texts), **fields))
+        return list(await self.run_task("fill-mask", as_texts(texts), **fields))
 
     async def nsp(self, pairs: Sequence[tuple[str, str]], **fields: Any) -> list[dict[str, str | float]]:
         """For each pair its label and the probabilities of both labels, as /nsp."""
-        return list(await self.answer("nsp", pairs, **fields))
+        return list(await self.run_task("nsp", pairs, **fields))
 
     async def predict(self, inputs: str | Sequence[Input], **fields: Any) -> list[list[Label]]:
         """For each text or pair its labels, best first, as /predict."""
         inputs = [inputs] if isinstance(inputs, str) else inputs
-        return list(await self.answer("predict", inputs, **fields))
+        return list(await self.run_task("predict", inputs, **fields))
 
     async def tag(self, texts: str | Sequence[str], **fields: Any) -> list[list[dict[str, Any]]]:
         """For each text its tags, as /tag."""
-        return list(await self.answer("tag", as_texts(texts), **fields))
+        return list(await self.run_task("tag", as_texts(texts), **fields))
 
     async def rerank(self, query: str, texts: Sequence[str], **fields: Any) -> list[Ranked]:
         """The texts' places and scores, best first, as /rerank with `texts`."""
         return list(await self.run("/rerank", query=query, texts=as_texts(texts), **fields))
+
+    async def similarity(self, source_sentence: str, sentences: Sequence[str], **fields: Any) -> list[float]:
+        """The cosine of each sentence's vector and the source sentence's, as /similarity."""
+        inputs = {"source_sentence": source_sentence, "sentences": as_texts(sentences)}
+        return list(await self.run("/similarity", inputs=inputs, **fields))
+
+    async def score(self, texts: str | Sequence[str], **fields: Any) -> Any:
+        """How likely each text is, by a pass of the masked-language model for each token, as /score with `inputs`."""
+        return await self.run("/score", inputs=texts, **fields)
+
+    async def answer(self, question: str, context: str, **fields: Any) -> Any:
+        """The parts of the context that answer the question, as /answer."""
+        return await self.run("/answer", question=question, context=context, **fields)
+
+    async def choose(self, prompt: str, choices: Sequence[str], **fields: Any) -> Any:
+        """The choices by their probability, as /choose."""
+        return await self.run("/choose", prompt=prompt, choices=list(choices), **fields)
+
+    async def tokenize(self, texts: str | Sequence[str], **fields: Any) -> list[Any]:
+        """For each text its tokens, as /tokenize."""
+        return list(await self.run("/tokenize", inputs=as_texts(texts), **fields))
+
+    async def attention(self, text: str | Mapping[str, str], **fields: Any) -> Any:
+        """How much each token of a text or pair attends to each other, by layer and head, as /attention."""
+        return await self.run("/attention", inputs=text, **fields)
 
     def embed_all(self, texts: Iterable[str], **fields: Any) -> Iterator[Vector]:
         """A vector [dimensions] float32 for each text, in order, as `embed` gives it.
@@ -325,7 +361,7 @@ class Engine(BulkEngine):
         """Sends a request again that was refused because the queue is full of others."""
         while True:
             try:
-                return await self.answer(task, chunk, **fields)
+                return await self.run_task(task, chunk, **fields)
             except Overloaded as error:
                 await asyncio.sleep(error.retry_after or FIRST_PAUSE_SECONDS)
             except ServiceError as error:
@@ -359,8 +395,6 @@ class Engine(BulkEngine):
 
 def _check_artifacts(settings: Settings, named: Mapping[str, Path]) -> list[ArtifactChoice]:
     """Reads and checks the files, as a start of the service does."""
-    if settings.artifact is None:
-        raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
     of_each = [{"artifact": path, "served_model_name": name} for name, path in named.items()]
     return find_artifacts([settings.model_copy(update=one) for one in of_each or [{}]])
 

@@ -1,7 +1,9 @@
 """The client gives what the routes give, in order; a bulk job has every row once, also after a stop."""
 
+import asyncio
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +19,11 @@ from pyarrow import Table, parquet
 
 from benchmarks.harness.process import ServiceProcess, free_port
 from packbert.service.library import job as bulk
-from packbert.service.library.client import Client
+from packbert.service.library.client import AsyncClient, Client
 from packbert.service.library.client_command import main
 from packbert.service.library.files import FileError
 from packbert.service.library.job import Job, RequestFailed, run_job
+from tests.service.library.test_engine import ONE_REQUEST
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(41)]
 LONG = "dog " * 400
@@ -66,6 +69,34 @@ def test_the_other_tasks_give_one_answer_for_each_input(server: httpx.Client, cl
     with pytest.raises(RequestFailed, match="no labels head") as failed:
         client.predict(["a text", pair])
     assert failed.value.status == 501
+
+
+def test_the_methods_of_one_request_give_what_their_routes_give(server: httpx.Client, client: Client) -> None:
+    for method, (values, (route, body)) in ONE_REQUEST.items():
+        response = server.post(route, json=body)
+        if response.is_success:
+            assert getattr(client, method)(*values) == response.json(), method
+        else:
+            with pytest.raises(RequestFailed) as caught:
+                getattr(client, method)(*values)
+            assert (caught.value.status, caught.value.message) == (response.status_code, response.json()["error"])
+
+
+def test_the_asynchronous_client_answers_many_calls_at_once(server: httpx.Client, client: Client) -> None:
+    async def story() -> None:
+        async with AsyncClient(str(server.base_url), patience_seconds=0.0) as asynchronous:
+            vectors = await asyncio.gather(*(asynchronous.embed([text]) for text in TEXTS))
+            assert np.array_equal(np.concatenate(vectors), client.embed(TEXTS))
+            for method, (values, _) in ONE_REQUEST.items():
+                try:
+                    expected = getattr(client, method)(*values)
+                except RequestFailed as error:
+                    with pytest.raises(RequestFailed, match=re.escape(error.message)):
+                        await getattr(asynchronous, method)(*values)
+                else:
+                    assert await getattr(asynchronous, method)(*values) == expected
+
+    asyncio.run(story())
 
 
 def test_a_refused_input_is_named_by_its_place_in_the_call(client: Client) -> None:

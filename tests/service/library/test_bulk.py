@@ -66,14 +66,14 @@ def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
 
 def test_a_full_queue_delays_texts_and_loses_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = [Overloaded("the queue is full", retry_after=0.001)] * 3
-    answer = Engine.answer
+    answer = Engine.run_task
 
     async def refuse_some(self: Engine, task: str, inputs: Any, **fields: Any) -> Any:
         if refusals:
             raise refusals.pop()
         return await answer(self, task, inputs, **fields)
 
-    monkeypatch.setattr(Engine, "answer", refuse_some)
+    monkeypatch.setattr(Engine, "run_task", refuse_some)
     assert np.array_equal(list(engine.embed_all(TEXTS)), list(engine.embed_all(TEXTS)))
     assert refusals == []
 

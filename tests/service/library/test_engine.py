@@ -13,17 +13,34 @@ import numpy as np
 import orjson
 import pytest
 
-from packbert import Engine, ManifestError, ServiceError, SettingsError, make_app
+from packbert import AsyncClient, Client, Engine, ManifestError, ServiceError, SettingsError, make_app
 from packbert.service.engine import huge_pages
 from packbert.service.errors import Unavailable
+from packbert.service.http.dialects import native
 from packbert.service.library.engine import NOT_OPEN
+from packbert.service.model_cache import ModelError
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
 from tests.service.polling import until
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
 LONG = "dog " * 400
 PATIENCE = 60.0  # seconds, for a test that fails
+PAIR = {"text": "my dog", "text_pair": "is hairy"}
+ONE_REQUEST: dict[str, tuple[tuple[Any, ...], tuple[str, dict[str, Any]]]] = {  # method -> what it gets, its request
+    "embed_sparse": ((TEXTS,), ("/embed_sparse", {"inputs": TEXTS})),
+    "rerank": (("dog", TEXTS), ("/rerank", {"query": "dog", "texts": TEXTS})),
+    "similarity": (
+        ("dog", TEXTS),
+        ("/similarity", {"inputs": {"source_sentence": "dog", "sentences": TEXTS}}),
+    ),
+    "score": ((TEXTS[:2],), ("/score", {"inputs": TEXTS[:2]})),
+    "answer": (("who?", "the dog"), ("/answer", {"question": "who?", "context": "the dog"})),
+    "choose": (("my dog", ["a", "b"]), ("/choose", {"prompt": "my dog", "choices": ["a", "b"]})),
+    "tokenize": ((TEXTS,), ("/tokenize", {"inputs": TEXTS})),
+    "attention": ((PAIR,), ("/attention", {"inputs": PAIR})),
+}
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +118,32 @@ def test_the_methods_give_one_answer_for_each_input(server: httpx.Client, engine
     assert engine.wait(engine.nsp([("my dog", "is hairy")])) == post("/nsp", inputs=[["my dog", "is hairy"]])
 
 
+def test_the_methods_of_one_request_give_what_their_routes_give(engine: Engine) -> None:
+    for method, call in ONE_REQUEST.items():
+        values, (route, body) = call
+        try:
+            expected: Any = engine.wait(engine.run(route, **body))
+        except ServiceError as error:  # the model has no such head
+            expected = error.message
+        try:
+            found = engine.wait(getattr(engine, method)(*values))
+        except ServiceError as error:
+            found = error.message
+        assert as_json(found) == as_json(expected), method
+
+
+def test_from_model_exports_a_checkpoint_as_packbert_serve_does(bert_artifact: Path, tmp_path: Path) -> None:
+    with Engine.from_artifact(bert_artifact) as by_artifact:
+        expected = by_artifact.wait(by_artifact.embed(TEXTS))
+    for source in (GOLDEN / "bert", bert_artifact):
+        with Engine.from_model(source, cache=tmp_path) as engine:
+            assert np.array_equal(engine.wait(engine.embed(TEXTS)), expected)
+    with pytest.raises(ModelError, match="nowhere"), Engine.from_model(tmp_path / "nowhere", cache=tmp_path):
+        pass
+    with pytest.raises(SettingsError, match="precisions"):
+        Engine.from_model("a/b", precisions="int8")
+
+
 def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Callable[..., Artifact]) -> None:
     """Also: several engines in one process, each with a model of its own."""
     roots = [exported(name).root for name in ("bert-labels", "bert-tags", "distilbert-labels")]
@@ -126,10 +169,16 @@ def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Cal
     asyncio.run(story())
 
 
-def test_every_method_is_of_a_route(engine: Engine) -> None:
+OF_CALLS = {"open", "close", "run", "run_task"}
+
+
+def test_engine_and_clients_have_a_method_for_each_task(engine: Engine) -> None:
     coroutines = {name for name, one in vars(Engine).items() if inspect.iscoroutinefunction(one)}
-    methods = {name for name in coroutines if not name.startswith("_")} - {"open", "close", "run", "answer"}
-    assert methods == {"embed", "embed_tokens", "embed_sparse", "fill_mask", "nsp", "predict", "tag", "rerank"}
+    methods = {name for name in coroutines if not name.startswith("_")} - OF_CALLS
+    own = {*native.ROUTES, *native.TEI_ROUTES, "/tokenize", "/embed_sparse", "/rerank", "/score"}
+    assert methods == {path.removeprefix("/").replace("-", "_") for path in own} | {"embed_tokens"}
+    for client in (Client, AsyncClient):
+        assert methods <= vars(client).keys()
     with pytest.raises(ServiceError, match=r"the engine has no route /embedd; it has /embed, "):
         engine.wait(engine.run("/embedd", inputs="x"))
 
