@@ -79,7 +79,11 @@ def _guard(start: Callable[[], int], report: Callable[[str], None]) -> int:
         signal.signal(number, _stop)
     try:
         return start()
-    except Stopped as stopped:
+    except (Stopped, ImportError) as error:
+        # a module in C that a signal interrupts while it is imported raises ImportError
+        stopped = error if isinstance(error, Stopped) else error.__cause__
+        if not isinstance(stopped, Stopped):
+            raise
         report("stopped before it served; nothing half is left")
         return stopped.code
     except (ListenError, SettingsError, ManifestError, DeviceError, ModelError) as error:
