@@ -43,6 +43,7 @@ UNITS = {  # by the end of the name without _total: the first that fits
 def scrape() -> str:
     """What a service with a GPU would answer, with one response of each kind."""
     metrics = Metrics()
+    metrics.add_task("embed")
     batcher = Batcher(run=FakeRunner().run, queue=make_queue(token_budget=8, max_tokens=20))
     metrics.observe_queue({"": batcher}, "CPU", degraded=False, device_memory=lambda: (0, 0))
     metrics.operational("/health", 200)

@@ -208,6 +208,9 @@ class TaskEndpoint:
     keys: ApiKeys
     by_body: bool = False  # the body may name another model
 
+    def __post_init__(self) -> None:
+        self.model.metrics.add_task(self.spec.name)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, model, spec = TaskRequest(scope, receive, send), self.model, self.spec
         settings, metrics = model.settings, model.metrics

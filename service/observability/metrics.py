@@ -21,7 +21,6 @@ from .series import (
     REASONS,
     STAGES,
     TABLE,
-    TASKS,
     UNKNOWN,
     Labels,
 )
@@ -32,7 +31,7 @@ async def _at_once() -> None:
 
 
 class Metrics:
-    """All series, from the start at zero; label values come from fixed sets.
+    """All series, from the start at zero, those of tasks when a route adds them; label values come from fixed sets.
 
     `name` is that of a worker, and `files` those of all workers by name: it counts in its own, and shows the sums.
     """
@@ -51,7 +50,7 @@ class Metrics:
         at, histogram = self._cells.at, self._cells.histogram
         sizes = (series.TEXTS, series.TOKENS, series.BODY_BYTES, series.RESPONSE_BYTES)
         self._of_all = [*(histogram(series.STAGE, stage) for stage in STAGES), *map(histogram, sizes)]
-        self._answered = dict(zip(TASKS, map(self._cells_of, TASKS), strict=True))
+        self._answered: dict[str, tuple[int, list[Histogram]]] = {}  # by task: the cells that an answer changes
         of_batch = (series.BATCH_TOKENS, series.BATCH_SEQUENCES, series.FORWARD, series.WAIT)
         self._batch, self._canary = list(map(histogram, of_batch)), [histogram(series.CANARY)]
         self._tokens, self._slots = at(series.RUN_TOKENS), at(series.SLOTS)
@@ -88,9 +87,7 @@ class Metrics:
         self, task: str, *, seconds: float, stages: Sequence[float], sizes: Sequence[float], truncated: int
     ) -> None:
         """A response with 200. `stages`: seconds of each of STAGES; `sizes`: texts, tokens, bytes of both bodies."""
-        if task not in self._answered:
-            self._answered[task] = self._cells_of(task)
-        count, histograms = self._answered[task]
+        count, histograms = self._answered.get(task) or self.add_task(task)
         self.cells[count] += 1.0
         observe(self.cells, histograms, (seconds, *stages, *sizes))
         if self.exemplars and (labels := current_exemplar()):
@@ -99,10 +96,11 @@ class Metrics:
         if truncated:
             self.cells[self._cells.at(series.TRUNCATED)] += truncated
 
-    def _cells_of(self, task: str) -> tuple[int, list[Histogram]]:
-        """Those that an answer of the task changes."""
+    def add_task(self, task: str) -> tuple[int, list[Histogram]]:
+        """Counts its answers, from zero."""
         histograms = [self._cells.histogram(series.SECONDS, task), *self._of_all]
-        return self._cells.at(series.REQUESTS, task, "200"), histograms
+        self._answered[task] = self._cells.at(series.REQUESTS, task, "200"), histograms
+        return self._answered[task]
 
     def tokenizing(self, requests: int, characters: int) -> None:
         of_requests, of_characters = self._tokenizing

@@ -5,11 +5,6 @@ from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-TASKS = (
-    *("embed", "fill_mask", "nsp", "predict", "tag", "answer", "choose", "similarity", "rerank", "root"),
-    *("embeddings", "classify", "score", "pooling", "infer", "tokenize", "decode", "embed_all", "embed_sparse"),
-    "attention",
-)
 UNKNOWN = "unknown"  # the task of a request that was refused before its path was read, or whose path has none
 MISDIRECTED = {404: "not_found", 405: "method_not_allowed"}  # reasons of the responses that no route gave
 REASONS = (
@@ -77,7 +72,7 @@ IN_FLIGHT = Series(
 )
 RECEIVE, PROCESS = 0, 1  # the cells of IN_FLIGHT, which are the first
 about = "Requests with 200: from the last byte of the body received to the response"
-SECONDS = _histogram(REQUEST_SECONDS, "bert_request_seconds", about, "task", TASKS)
+SECONDS = _histogram(REQUEST_SECONDS, "bert_request_seconds", about, "task")
 about = (
     "Task requests without 200, by how they ended: from the last byte of the body, or from the head where the body was "
     "not read, to the response"
@@ -91,9 +86,10 @@ TEXTS = _histogram(REQUEST_TEXTS, "bert_request_texts", "Texts, pairs, windows o
 BODY_BYTES = _histogram(REQUEST_BYTES, "bert_request_bytes", "Decoded body of a request with 200")
 RESPONSE_BYTES = _histogram(REQUEST_BYTES, "bert_response_bytes", "Body of a response with 200")
 
-ANSWERED, LOST = ((task, "200") for task in TASKS), ((UNKNOWN, str(status)) for status in MISDIRECTED)
 about = "Responses to requests of tasks, and 404 and 405; 499: the client left first"
-REQUESTS = Series(COUNTER, "bert_requests", about, ("task", "status"), (*ANSWERED, *LOST))
+REQUESTS = Series(
+    COUNTER, "bert_requests", about, ("task", "status"), [(UNKNOWN, str(status)) for status in MISDIRECTED]
+)
 about = "Responses of routes that run no model"
 OPERATIONAL = Series(COUNTER, "bert_operational_requests", about, ("path", "status"), ())
 about = "Responses of bert_requests_total without 200, by reason"
