@@ -203,7 +203,7 @@ class Models:
     """The models of a service, the default first; `open` loads them, `drain` and `close` end them."""
 
     def __init__(self, backends: Sequence[Backend], make: MakeBackend | None = None) -> None:
-        """`make`: for a swap; without it no model has another name, and none is swapped."""
+        """`make`: for a swap; without it no model is ever swapped, and a request names none."""
         first, named = backends[0], named_models(backends[0].settings)
         self.settings, self.metrics, self.tracing = first.settings, first.metrics, first.tracing
         self.leaving = False  # /ready is 503, so that load balancers send no more requests
@@ -211,13 +211,18 @@ class Models:
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.take_turn: TakeTurn = _at_once
         self.awaits_others = False  # /ready is 503 until all workers of the service have loaded
-        self.make, self.can_swap = make, make is not None
+        self.make = make
         self.group: dict[str, ServedModel] = {}
         for one in backends:
             name, folder = one.artifact.manifest.name, str(one.artifact.folder.parent)
             source = named[name].model if name in named else self.settings.model or folder
             self.group[name] = ServedModel(self, one, source)
         self.share_requests(named)
+
+    @property
+    def can_swap(self) -> bool:
+        """Whether another artifact can take the place of a model's."""
+        return self.make is not None
 
     @property
     def default(self) -> ServedModel:

@@ -37,7 +37,7 @@ from .responses import (
     npy_bytes,
     stages_of,
 )
-from .shares import answer_by, answer_shared
+from .shares import answer_shared
 from .validation import parse
 
 if TYPE_CHECKING:
@@ -265,16 +265,14 @@ class TaskEndpoint:
 
     def answer(self, request: Body) -> Awaitable[TaskResult]:
         """That of the model which the body names, or of the route's. Raises also NotFound."""
-        model, name = self.model, getattr(request, "model", None) if self.by_body else None
-        if isinstance(name, str):
-            ASKED.set("")
-            model = model.models.find(name)
-            ASKED.set(model.name)
+        model = self.model
         if self.by_body:
+            if isinstance(name := getattr(request, "model", None), str):
+                ASKED.set("")
+                model = model.models.find(name)
+                ASKED.set(model.name)
             self.spec.check_head(model.current.tasks)
-        if model.shares:
-            return answer_shared(self.spec, model, request)
-        return answer_by(self.spec, model, request)
+        return answer_shared(self.spec, model, request) if model.shares else self.spec.answer(model, request)
 
     async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
         """The request in a large or coded body, and the bytes without coding. Raises also DeadlineExceeded."""

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import DeadlineExceeded, Overloaded, ServiceError, TooLarge
 from ..models import ServedModel
 from ..tasks.embed import VECTORS_AT_ONCE, unit_length
-from ..tasks.flow import TaskResult, answer_request
+from ..tasks.flow import TaskResult
 from ..tasks.inputs import Body
 from ..turns import DEADLINE, Deadline, in_turns
 from .dialects.spec import TaskSpec
@@ -24,22 +24,13 @@ NUMBERS_AT_ONCE = 2**16  # of vectors that are compared: 1 ms
 log = logging.getLogger("service")
 
 
-async def answer_by(spec: TaskSpec, model: ServedModel, request: Body) -> TaskResult:
-    """The answer of a model, and of a service whose models are swapped which one it is of."""
-    with model.answering() as tasks:
-        digest = model.digest
-        result = await answer_request(tasks, spec.task, request)
-    result.model = digest
-    return result
-
-
 async def answer_shared(spec: TaskSpec, model: ServedModel, request: Body) -> TaskResult:
     """The answer of the model that is drawn; what another one than `model` refuses or fails, `model` answers."""
     answering, repeating = _draw(spec, model)
     if answering is not None:
         try:
             spec.check_head(answering.current.tasks)
-            result = await answer_by(spec, answering, request)
+            result = await spec.answer(answering, request)
             answering.metrics.shared(answering.name, "answered")
             return result
         except DeadlineExceeded:
@@ -48,7 +39,7 @@ async def answer_shared(spec: TaskSpec, model: ServedModel, request: Body) -> Ta
             pass  # `model` answers
         except Exception:
             log.exception("a request could not be answered by %s", answering.name)
-    result = await answer_by(spec, model, request)
+    result = await spec.answer(model, request)
     if answering is not None:
         answering.metrics.shared(answering.name, "left")
     if repeating is not None and (task := asyncio.current_task()):  # which ends when the response is sent
@@ -82,7 +73,7 @@ async def _repeat(spec: TaskSpec, other: ServedModel, request: Body, first: Task
     DEADLINE.set(Deadline(PATIENCE_SECONDS))
     try:
         spec.check_head(other.current.tasks)
-        second = await answer_by(spec, other, request)
+        second = await spec.answer(other, request)
         async for cosines, agreements in compare(first, second):
             metrics.agreed(other.name, cosines, agreements)
     except DROPPED:

@@ -28,6 +28,7 @@ from .job import (
     RequestFailed,
     Task,
     as_json,
+    as_texts,
     in_order,
 )
 
@@ -232,15 +233,15 @@ class Client(BulkEngine):
 
     def embed_sparse(self, /, texts: Sequence[str], **fields: Any) -> list[Any]:
         """For each text its words' weights, in one request."""
-        return list(self.run("/embed_sparse", inputs=list(texts), **fields))
+        return list(self.run("/embed_sparse", inputs=as_texts(texts), **fields))
 
     def rerank(self, /, query: str, texts: Sequence[str], **fields: Any) -> list[Any]:
         """The texts' places and scores, best first, in one request."""
-        return list(self.run("/rerank", query=query, texts=list(texts), **fields))
+        return list(self.run("/rerank", query=query, texts=as_texts(texts), **fields))
 
     def similarity(self, /, source_sentence: str, sentences: Sequence[str], **fields: Any) -> list[float]:
         """The cosine of each sentence's vector and the source sentence's, in one request."""
-        inputs = {"source_sentence": source_sentence, "sentences": list(sentences)}
+        inputs = {"source_sentence": source_sentence, "sentences": as_texts(sentences)}
         return list(self.run("/similarity", inputs=inputs, **fields))
 
     def score(self, /, texts: str | Sequence[str], **fields: Any) -> Any:
@@ -257,7 +258,7 @@ class Client(BulkEngine):
 
     def tokenize(self, /, texts: Sequence[str], **fields: Any) -> list[Any]:
         """For each text its tokens, in one request."""
-        return list(self.run("/tokenize", inputs=list(texts), **fields))
+        return list(self.run("/tokenize", inputs=as_texts(texts), **fields))
 
     def attention(self, /, text: str | Mapping[str, str], **fields: Any) -> Any:
         """How much each token of a text or pair attends to each other, by layer and head."""

@@ -20,11 +20,10 @@ from ..model_names import fault_of_names
 from ..models import Models, ServedModel, make_models
 from ..observability.metrics import Metrics
 from ..settings import MAX_TIMEOUT_MS, PREFIX, Settings, SettingsError
-from ..tasks.flow import answer_request
 from ..tasks.results import as_lists
 from ..turns import DEADLINE, Deadline
 from .files import Input, estimate_tokens
-from .job import TASKS, Answers, BulkEngine, Call, as_json, in_order
+from .job import TASKS, Answers, BulkEngine, Call, as_json, as_texts, in_order
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
@@ -264,14 +263,13 @@ class Engine(BulkEngine):
         if route not in ROUTES:
             raise NotFound(f"the engine has no route {route}; it has {', '.join(ROUTES)}")
         spec = ROUTES[route]
-        with served.answering() as tasks:
-            spec.check_head(tasks)
-            request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
-            if timeout_seconds is None:
-                DEADLINE.set(Deadline(self.settings.timeout_ms / 1000, MAX_TIMEOUT_MS / 1000))
-            else:
-                DEADLINE.set(Deadline(timeout_seconds))
-            return as_lists((await answer_request(tasks, spec.task, request)).value)
+        spec.check_head(served.current.tasks)
+        request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
+        if timeout_seconds is None:
+            DEADLINE.set(Deadline(self.settings.timeout_ms / 1000, MAX_TIMEOUT_MS / 1000))
+        else:
+            DEADLINE.set(Deadline(timeout_seconds))
+        return as_lists((await spec.answer(served, request)).value)
 
     async def run_task(self, task: str, inputs: Sequence[Input], **fields: Any) -> Sequence[Any]:
         """The answer to each input of one request of `task`, one of those that `packbert bulk` has."""
@@ -397,8 +395,3 @@ def _check_artifacts(settings: Settings, named: Mapping[str, Path]) -> list[Arti
     """Reads and checks the files, as a start of the service does."""
     of_each = [{"artifact": path, "served_model_name": name} for name, path in named.items()]
     return find_artifacts([settings.model_copy(update=one) for one in of_each or [{}]])
-
-
-def as_texts(texts: str | Sequence[str]) -> list[str]:
-    """One text is a list of one: a string is a sequence of strings too."""
-    return [texts] if isinstance(texts, str) else list(texts)

@@ -171,6 +171,11 @@ def in_order(
             future.cancel()
 
 
+def as_texts(texts: str | Sequence[str]) -> list[str]:
+    """One text is a list of one: a string is a sequence of strings too."""
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
 def as_json(item: Input, spec: Task) -> str | list[str]:
     """An input as the route takes it. Raises ValueError for a pair where the task takes texts."""
     if isinstance(item, str):

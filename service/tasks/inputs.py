@@ -72,14 +72,15 @@ class SpecialTokensField(Body):
 class TruncationFields(SpecialTokensField):
     truncate: bool | Literal["NONE", "START", "END"] | None = Field(
         None,
-        description="cut inputs that are too long; null: the server's BERT_TRUNCATE. Of Cohere and NVIDIA: NONE is "
-        "false, START and END are true and name the side",
+        description="cut inputs that are too long; null: the server's BERT_TRUNCATE, but true for Cohere's embed and "
+        "Ollama. Of Cohere and NVIDIA: NONE is false, START and END are true and name the side",
     )
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
-    def how_texts_are_read(self) -> dict[str, Any]:
-        """These fields, for another request that is made of this one."""
-        return {name: getattr(self, name) for name in TruncationFields.model_fields}
+    def how_texts_are_read(self, *, truncates: bool | None = None) -> dict[str, Any]:
+        """These fields, for another request that is made of this one; `truncates`: where this one does not say it."""
+        fields = {name: getattr(self, name) for name in TruncationFields.model_fields}
+        return fields if self.truncate is not None else fields | {"truncate": truncates}
 
 
 class WindowFields(Body):

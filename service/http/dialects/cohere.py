@@ -73,7 +73,7 @@ WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a n
 async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str) -> Task:
     texts = _texts(request)
     fields = EmbeddingFields(
-        **request.how_texts_are_read() | {"truncate": True if request.truncate is None else request.truncate},
+        **request.how_texts_are_read(truncates=True),
         normalize=tasks.embedding.openai_normalize,
         dimensions=request.output_dimension,
         prompt_name=find_prompt_name(tasks, "input_type", request.input_type),

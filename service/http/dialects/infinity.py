@@ -107,7 +107,7 @@ ROUTES = {
 }
 
 
-def add_get_routes(router: APIRouter, served: ServedModel) -> None:
+def add_get_routes(router: APIRouter, model: ServedModel) -> None:
     started = int(time.time())
 
     def describe(manifest: Manifest) -> dict[str, Any]:
@@ -121,5 +121,5 @@ def add_get_routes(router: APIRouter, served: ServedModel) -> None:
 
     @router.get("/models", response_model=InfinityModelsResponse, summary="infinity's list of models: those that run")
     async def models_of_infinity() -> Response:
-        models = [describe(one.artifact.manifest) for one in served.group.values()]
+        models = [describe(one.artifact.manifest) for one in model.group.values()]
         return json_response({"object": "list", "data": models})

@@ -284,14 +284,14 @@ INFER = TaskSpec(
 )
 
 
-def task_routes(served: ServedModel) -> dict[str, TaskSpec]:
+def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
     """By paths with the model's name: another name is a 404."""
-    model = f"/v2/models/{served.artifact.manifest.name}"
+    path = f"/v2/models/{model.artifact.manifest.name}"
     versioned = replace(INFER, operation="infer_by_version")
-    return {f"{model}/infer": INFER, f"{model}/versions/{VERSION}/infer": versioned}
+    return {f"{path}/infer": INFER, f"{path}/versions/{VERSION}/infer": versioned}
 
 
-def add_server_routes(router: APIRouter, served: ServedModel) -> None:
+def add_server_routes(router: APIRouter, model: ServedModel) -> None:
     @router.get("/v2", response_model=ServerMetadata, summary="Name, version and extensions of this server")
     async def server_metadata() -> Response:
         extensions = ["binary_tensor_data"]
@@ -303,11 +303,11 @@ def add_server_routes(router: APIRouter, served: ServedModel) -> None:
 
     @router.get("/v2/health/ready", response_model=Ready, summary="The model is ready, as /ready")
     async def server_ready() -> Response:
-        return _ready({}, await served.ready())
+        return _ready({}, await model.ready())
 
 
-def add_get_routes(router: APIRouter, served: ServedModel) -> None:
-    name = served.artifact.manifest.name
+def add_get_routes(router: APIRouter, model: ServedModel) -> None:
+    name = model.artifact.manifest.name
     for suffix, of_version in (("", ""), (f"/versions/{VERSION}", "_by_version")):
         path = f"/v2/models/{name}{suffix}"
 
@@ -315,16 +315,16 @@ def add_get_routes(router: APIRouter, served: ServedModel) -> None:
             path, response_model=ModelMetadata, name=f"model_metadata{of_version}", summary="Inputs and outputs"
         )
         async def model_metadata() -> Response:
-            return json_response(_describe_model(served))
+            return json_response(_describe_model(model))
 
         @router.get(f"{path}/ready", response_model=ModelReady, name=f"model_ready{of_version}", summary="As /ready")
         async def model_ready() -> Response:
-            return _ready({"name": name}, await served.ready())
+            return _ready({"name": name}, await model.ready())
 
 
-def _describe_model(served: ServedModel) -> dict[str, Any]:
-    manifest = served.artifact.manifest
-    defaults = embedding_defaults(manifest, served.settings)
+def _describe_model(model: ServedModel) -> dict[str, Any]:
+    manifest = model.artifact.manifest
+    defaults = embedding_defaults(manifest, model.settings)
     width = defaults.kept_dimensions or int(manifest.outputs[defaults.pooling].shape[-1])
     inputs, outputs = [_tensor("text", "BYTES")], [_tensor("embedding", "FP32", width)]
     if "labels" in manifest.heads:

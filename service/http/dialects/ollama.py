@@ -25,7 +25,6 @@ from .spec import TaskSpec
 
 
 class OllamaFields(ModelField, TruncationFields):
-    truncate: bool = Field(True, description="cut inputs that are too long")
     options: dict[str, Any] | None = Field(None, description=NO_EFFECT)
     keep_alive: str | float | None = Field(None, description=NO_EFFECT)
 
@@ -60,7 +59,7 @@ async def _embed(tasks: Tasks, request: OllamaRequest) -> Task:
     fields = EmbeddingFields(
         normalize=tasks.embedding.openai_normalize,
         dimensions=request.dimensions,
-        **request.how_texts_are_read(),
+        **request.how_texts_are_read(truncates=True),
     )
     task, model = await embed_texts(tasks, as_list(request.input), fields, accepts_empty=True), tasks.manifest.name
 
@@ -73,7 +72,7 @@ async def _embed(tasks: Tasks, request: OllamaRequest) -> Task:
 
 async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest) -> Task:
     """The vector as the checkpoint gives it: Ollama scales only those of /api/embed to unit length."""
-    fields = EmbeddingFields(**request.how_texts_are_read())
+    fields = EmbeddingFields(**request.how_texts_are_read(truncates=True))
     task = await embed_texts(tasks, [request.prompt], fields, accepts_empty=True)
     return task.then(lambda vectors, _: {"embedding": vectors[0]})
 
@@ -112,14 +111,14 @@ ROUTES = {
 }
 
 
-def add_get_routes(router: APIRouter, served: ServedModel) -> None:
+def add_get_routes(router: APIRouter, model: ServedModel) -> None:
     def listed(artifact: Artifact) -> dict[str, Any]:
         manifest, size = artifact.manifest, artifact.weights_bytes
         own = {"name": manifest.name, "model": manifest.name, "digest": artifact.digest, "details": describe(manifest)}
         return own | {"size": size, "size_vram": size if manifest.device == "cuda" else 0}
 
     async def models_of_ollama() -> Response:
-        return json_response({"models": [listed(one.artifact) for one in served.group.values()]})
+        return json_response({"models": [listed(one.artifact) for one in model.group.values()]})
 
     for path, name in (("/api/tags", "models_of_ollama"), ("/api/ps", "ps_of_ollama")):
         about = "Ollama's list of models: those that run"

@@ -237,27 +237,27 @@ ROUTES = {
 }
 
 
-def task_routes(served: ServedModel) -> dict[str, TaskSpec]:
+def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
     """Azure's, by a path with the model's name: another name is a 404."""
-    path = f"/openai/deployments/{served.artifact.manifest.name}/embeddings"
+    path = f"/openai/deployments/{model.artifact.manifest.name}/embeddings"
     return {path: replace(EMBEDDINGS, operation="embeddings_of_azure")}
 
 
-def add_get_routes(router: APIRouter, served: ServedModel) -> None:
+def add_get_routes(router: APIRouter, model: ServedModel) -> None:
     started = int(time.time())
 
     def describe(name: str) -> dict[str, Any]:
-        most = served.group[name].artifact.manifest.max_tokens
+        most = model.group[name].artifact.manifest.max_tokens
         own = {"id": name, "object": "model", "created": started, "owned_by": "packbert"}
         return own | {"root": name, "max_model_len": most, "type": "base", "capabilities": {}}
 
     @router.get("/v1/models", response_model=ModelsResponse, summary="OpenAI's list of models: those that run")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [describe(name) for name in served.group]})
+        return json_response({"object": "list", "data": [describe(name) for name in model.group]})
 
     @router.get("/v1/models/{name:path}", response_model=Model, summary="OpenAI's description of a model")
     async def retrieve_model(name: str) -> Response:
-        if name not in served.group:
-            models = ", ".join(served.group)
+        if name not in model.group:
+            models = ", ".join(model.group)
             raise NotFound(f"there is no model {name!r}: this server runs {models}", code="model_not_found")
         return json_response(describe(name))

@@ -123,9 +123,8 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
         fields["truncate"] = True
     if request.use_activation is False:
         fields["raw_scores"] = True
-    request = request.model_copy(update=fields)
     [query], read = await cut_sides(tasks, request, [request.query], texts)
-    asked = RerankFields(query=query, raw_scores=request.raw_scores, **request.how_texts_are_read())
+    asked = request.model_copy(update=fields | {"query": query})
     most = request.top_k if request.top_n is None else request.top_n
 
     def show(value: Floats, result: TaskResult) -> Any:

@@ -171,14 +171,14 @@ ROOT = TaskSpec(
 ROUTES = {"/": ROOT, "/invocations": replace(ROOT, operation="invocations")}  # of SageMaker
 
 
-def add_get_routes(app: APIRouter, served: ServedModel) -> None:
-    page = open_page(served.settings)
+def add_get_routes(app: APIRouter, model: ServedModel) -> None:
+    page = open_page(model.settings)
     if page is not None:
         add_page_routes(app, page)
 
     @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:
-        if "text/html" in request.headers.get("accept", "") and not served.settings.admin_port:
+        if "text/html" in request.headers.get("accept", "") and not model.settings.admin_port:
             if not request.scope["raw_path"].endswith(b"/"):  # of one of several models: the page's links are relative
                 return RedirectResponse(f"{request.scope['root_path'].rpartition('/')[2]}/", headers={"vary": "accept"})
             if page is not None:
@@ -188,5 +188,5 @@ def add_get_routes(app: APIRouter, served: ServedModel) -> None:
 
     @app.get("/ping", response_model=Status, summary="As /ready: SageMaker asks here whether to send requests")
     async def ping() -> Response:
-        reason = await served.ready()
+        reason = await model.ready()
         return json_response({"status": reason or "ready"}, 503 if reason else 200)

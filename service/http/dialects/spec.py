@@ -8,8 +8,9 @@ import orjson
 from pydantic import BaseModel, Field
 
 from ...errors import Invalid
+from ...models import ServedModel
 from ...settings import Settings
-from ...tasks.flow import Read, Tasks
+from ...tasks.flow import Read, TaskResult, Tasks, answer_request
 from ...tasks.inputs import TOO_LONG, Body, ErrorBody
 from ..body import parse
 
@@ -94,6 +95,14 @@ class TaskSpec:
         """Raises NoSuchHead."""
         if self.head:
             tasks.require_head(self.head)
+
+    async def answer(self, served: ServedModel, request: Body) -> TaskResult:
+        """The answer of a model that has the head, and of models that are swapped which one it is of."""
+        with served.answering() as tasks:
+            digest = served.digest
+            result = await answer_request(tasks, self.task, request)
+        result.model = digest
+        return result
 
     def read(self, headers: Mapping[bytes, bytes], body: bytes, settings: Settings) -> Body:
         """The request in the body. Raises BadRequest, Invalid and TooLarge."""

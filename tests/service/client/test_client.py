@@ -106,6 +106,8 @@ def test_a_refused_input_is_named_by_its_place_in_the_call(client: Client) -> No
 
 
 def test_one_text_is_one_input(client: Client) -> None:
+    assert client.tokenize("the dog") == client.tokenize(["the dog"])
+    assert client.similarity("a dog", "the dog") == client.similarity("a dog", ["the dog"])
     assert np.array_equal(client.embed("my dog"), client.embed(["my dog"]))
     assert client.fill_mask("my [MASK] is hairy", top_k=1) == client.fill_mask(["my [MASK] is hairy"], top_k=1)
 
