@@ -21,7 +21,7 @@ from ..models import Models, ServedModel
 from ..observability.scrape import OPENMETRICS
 from ..observability.series import MISDIRECTED
 from ..tasks.inputs import Status
-from .dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
+from .dialects import kserve, labels, model_lists, native, rerank, root, score, vectors
 from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from .endpoint import TaskEndpoint, TaskFastPath, make_endpoint
 from .headers import ApiKeys
@@ -42,23 +42,18 @@ from .validation import example_of
 
 TASKS = {
     **native.ROUTES,
-    **openai.ROUTES,
+    **vectors.ROUTES,
     **native.TEI_ROUTES,
     **rerank.ROUTES,
-    **cohere.ROUTES,
-    **ollama.ROUTES,
+    **model_lists.ROUTES,
     **root.ROUTES,
-    **infinity.ROUTES,
-    **vllm.ROUTES,
+    **labels.ROUTES,
+    **score.ROUTES,
     **native.TOKEN_ROUTES,
 }
 AddGetRoutes = Callable[[APIRouter, ServedModel], None]
 GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_server_routes, kserve.add_get_routes, root.add_get_routes)
-GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (
-    openai.add_get_routes,
-    infinity.add_get_routes,
-    ollama.add_get_routes,
-)
+GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (model_lists.add_get_routes,)
 OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a right or a wrong base URL
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
@@ -72,7 +67,7 @@ MIN_COMPRESSED_BYTES = 1024
 
 def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
     """`TASKS`, and the routes whose paths hold the model's name."""
-    return TASKS | kserve.task_routes(model) | openai.task_routes(model)
+    return TASKS | kserve.task_routes(model) | vectors.task_routes(model)
 
 
 def error_shape_of(path: str) -> ErrorShape:

@@ -77,11 +77,6 @@ class TruncationFields(SpecialTokensField):
     )
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
-    def how_texts_are_read(self, *, truncates: bool | None = None) -> dict[str, Any]:
-        """These fields, for another request that is made of this one; `truncates`: where this one does not say it."""
-        fields = {name: getattr(self, name) for name in TruncationFields.model_fields}
-        return fields if self.truncate is not None else fields | {"truncate": truncates}
-
 
 class WindowFields(Body):
     long: Literal["windows"] | None = Field(

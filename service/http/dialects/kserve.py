@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import orjson
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from ...artifact import Manifest
 from ...errors import Invalid, TooLarge
@@ -22,6 +22,7 @@ from ...tasks.pairs import score_labels
 from ...tokenization.encoding import Text
 from ...turns import DEADLINE, Deadline
 from ..responses import Floats, json_bytes, json_response
+from .shapes import Explained, like
 from .spec import Content, TaskSpec
 
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
@@ -75,52 +76,33 @@ class InferRequest(Body):
     model_name: str | None = Field(None, description="of KServe's client: the path names the model; has no effect")
 
 
-class OutputTensor(BaseModel):
-    name: str = Field(examples=["embedding"])
-    datatype: str = Field(examples=["FP32"])
-    shape: list[int] = Field(examples=[[1, 3]])
-    data: list[float] | list[str] = Field([], description="absent where binary", examples=[[0.1, -0.2, 0.3]])
-    parameters: dict[str, int] = Field({}, description="binary_data_size where the tensor is after the JSON")
-
-
-class InferResponse(BaseModel):
-    model_name: str = Field(examples=["sample"])
-    model_version: str = Field(examples=["1"])
-    id: str = Field("", description="of the request, if it has one")
-    outputs: list[OutputTensor]
-
-
-class ServerMetadata(BaseModel):
-    name: str = Field(examples=["packbert"])
-    version: str
-    extensions: list[str] = Field(examples=[["binary_tensor_data"]])
-
-
-class Live(BaseModel):
-    live: bool
-
-
-class Ready(BaseModel):
-    ready: bool
-
-
-class ModelReady(BaseModel):
-    name: str = Field(examples=["sample"])
-    ready: bool
-
-
-class TensorMetadata(BaseModel):
-    name: str = Field(examples=["text"])
-    datatype: str = Field(examples=["BYTES"])
-    shape: list[int] = Field(description="-1: any size", examples=[[-1]])
-
-
-class ModelMetadata(BaseModel):
-    name: str = Field(examples=["sample"])
-    versions: list[str] = Field(examples=[["1"]])
-    platform: str = Field(examples=["onnxruntime"])
-    inputs: list[TensorMetadata] = Field(description="a classifier of texts also takes `text_pair`")
-    outputs: list[TensorMetadata]
+OUTPUT = like(
+    "OutputTensor",
+    name="embedding",
+    datatype="FP32",
+    shape=[1, 3],
+    data=Explained(([0.1, -0.2, 0.3], ["positive"]), "absent where binary", absent=True),
+    parameters=Explained({"binary_data_size": 12}, "binary_data_size where the tensor is after the JSON", absent=True),
+)
+INFER_RESPONSE = like(
+    "InferResponse",
+    model_name="sample",
+    model_version="1",
+    id=Explained("1", "of the request, if it has one", absent=True),
+    outputs=[OUTPUT],
+)
+SERVER = like("ServerMetadata", name="packbert", version="0.1.0", extensions=["binary_tensor_data"])
+LIVE, READY = like("Live", live=True), like("Ready", ready=True)
+MODEL_READY = like("ModelReady", name="sample", ready=True)
+TENSOR = like("TensorMetadata", name="text", datatype="BYTES", shape=Explained([-1], "-1: any size"))
+MODEL = like(
+    "ModelMetadata",
+    name="sample",
+    versions=["1"],
+    platform="onnxruntime",
+    inputs=Explained([TENSOR], "a classifier of texts also takes `text_pair`"),
+    outputs=[TENSOR],
+)
 
 
 async def _infer(tasks: Tasks, request: InferRequest) -> Task:
@@ -277,7 +259,7 @@ INFER = TaskSpec(
     "infer",
     _infer,
     InferRequest,
-    InferResponse,
+    INFER_RESPONSE,
     "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
     binary_header=JSON_LENGTH,
     attach=attach_texts,
@@ -292,16 +274,16 @@ def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
 
 
 def add_server_routes(router: APIRouter, model: ServedModel) -> None:
-    @router.get("/v2", response_model=ServerMetadata, summary="Name, version and extensions of this server")
+    @router.get("/v2", response_model=SERVER, summary="Name, version and extensions of this server")
     async def server_metadata() -> Response:
         extensions = ["binary_tensor_data"]
         return json_response({"name": "packbert", "version": version("packbert"), "extensions": extensions})
 
-    @router.get("/v2/health/live", response_model=Live, summary="The process responds, as /health")
+    @router.get("/v2/health/live", response_model=LIVE, summary="The process responds, as /health")
     async def server_live() -> Response:
         return json_response({"live": True})
 
-    @router.get("/v2/health/ready", response_model=Ready, summary="The model is ready, as /ready")
+    @router.get("/v2/health/ready", response_model=READY, summary="The model is ready, as /ready")
     async def server_ready() -> Response:
         return _ready({}, await model.ready())
 
@@ -311,13 +293,11 @@ def add_get_routes(router: APIRouter, model: ServedModel) -> None:
     for suffix, of_version in (("", ""), (f"/versions/{VERSION}", "_by_version")):
         path = f"/v2/models/{name}{suffix}"
 
-        @router.get(
-            path, response_model=ModelMetadata, name=f"model_metadata{of_version}", summary="Inputs and outputs"
-        )
+        @router.get(path, response_model=MODEL, name=f"model_metadata{of_version}", summary="Inputs and outputs")
         async def model_metadata() -> Response:
             return json_response(_describe_model(model))
 
-        @router.get(f"{path}/ready", response_model=ModelReady, name=f"model_ready{of_version}", summary="As /ready")
+        @router.get(f"{path}/ready", response_model=MODEL_READY, name=f"model_ready{of_version}", summary="As /ready")
         async def model_ready() -> Response:
             return _ready({"name": name}, await model.ready())
 

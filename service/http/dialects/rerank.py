@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from ...errors import Invalid
 from ...tasks import pairs
@@ -26,7 +26,8 @@ from ...tasks.inputs import (
 from ...tokenization.encoding import EncodeOptions
 from ...turns import in_turns
 from ..responses import Floats
-from .openai import Usage, VllmFields, response_id, truncation_fields, usage
+from .fields import VllmFields, truncation_fields
+from .shapes import USAGE, Explained, like, response_id, type_like, usage
 from .spec import ErrorShape, TaskSpec, service_error
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
@@ -65,28 +66,25 @@ class RerankRequest(ClientFields, RerankFields, CutFields):
     )
 
 
-class TextScore(BaseModel):
-    index: int = Field(examples=[0])
-    score: float = Field(examples=[0.98])
-    text: str = Field("", description="with return_text", examples=["a bear"])
-
-
-class Result(BaseModel):
-    index: int = Field(description="of the document in the request", examples=[0])
-    relevance_score: float = Field(examples=[0.98])
-    document: Document | str = Field("", description="with return_documents object or string")
-
-
-class RerankResponse(BaseModel):
-    """Best first; `data` is `results` again, for Voyage's client."""
-
-    object: Literal["rerank"]
-    id: str = Field(examples=["rerank-5f2c0f9e1d3a4b7c"])
-    model: str = Field(examples=["sample"])
-    results: list[Result]
-    data: list[Result]
-    usage: Usage
-    meta: dict[str, Any] = Field(examples=[{"tokens": {"input_tokens": 12}}])
+TEXT_SCORE = like("TextScore", index=0, score=0.98, text=Explained("a bear", "with return_text", absent=True))
+RESULT = like(
+    "Result",
+    index=Explained(0, "of the document in the request"),
+    relevance_score=0.98,
+    document=Explained((Document, str), "with return_documents object or string", absent=True),
+)
+RERANK_RESPONSE = like(
+    "RerankResponse",
+    "Best first; `data` is `results` again, for Voyage's client.",
+    object="rerank",
+    id="rerank-5f2c0f9e1d3a4b7c",
+    model="sample",
+    results=[RESULT],
+    data=[RESULT],
+    usage=USAGE,
+    meta={"tokens": {"input_tokens": 12}},
+)
+RESPONSES = type_like(([TEXT_SCORE], RERANK_RESPONSE))
 
 
 class RankingRequest(ClientFields, TruncationFields):
@@ -96,16 +94,12 @@ class RankingRequest(ClientFields, TruncationFields):
     passages: FailFastList[Document] = Field(examples=[[{"text": "a bear"}, {"text": "it rains"}]])
 
 
-class Ranking(BaseModel):
-    index: int = Field(description="of the passage in the request", examples=[0])
-    logit: float = Field(description="of a model that is no cross-encoder: the cosine", examples=[4.2])
-
-
-class RankingResponse(BaseModel):
-    """NVIDIA's response, best first."""
-
-    rankings: list[Ranking]
-    usage: Usage
+RANKING = like(
+    "Ranking",
+    index=Explained(0, "of the passage in the request"),
+    logit=Explained(4.2, "of a model that is no cross-encoder: the cosine"),
+)
+RANKING_RESPONSE = like("RankingResponse", "NVIDIA's response, best first.", rankings=[RANKING], usage=USAGE)
 
 
 class RerankErrorBody(ErrorBody):
@@ -118,9 +112,8 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
 
 
 async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
-    texts, fields = _texts(request), truncation_fields(tasks, request, "truncation")
-    if fields["truncate"] is None and (request.max_tokens_per_doc or request.max_chunks_per_doc):
-        fields["truncate"] = True
+    texts, cuts = _texts(request), bool(request.max_tokens_per_doc or request.max_chunks_per_doc)
+    fields = truncation_fields(tasks, request, truncates=cuts or None)
     if request.use_activation is False:
         fields["raw_scores"] = True
     [query], read = await cut_sides(tasks, request, [request.query], texts)
@@ -172,7 +165,7 @@ async def _cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int
 
 
 async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
-    fields = RerankFields(query=request.query.text, raw_scores=True, **request.how_texts_are_read())
+    fields = RerankFields(query=request.query.text, raw_scores=True, **truncation_fields(tasks, request))
     texts = [one.text for one in request.passages]
 
     def show(value: Floats, result: TaskResult) -> dict[str, Any]:
@@ -211,7 +204,7 @@ def _route(operation: str) -> TaskSpec:
         "rerank",
         _rerank,
         RerankRequest,
-        list[TextScore] | RerankResponse,
+        RESPONSES,
         "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
         "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
         of_tei=True,
@@ -228,7 +221,7 @@ ROUTES = {
         "rerank",
         _rank,
         RankingRequest,
-        RankingResponse,
+        RANKING_RESPONSE,
         "Passages ranked by how well they answer a query, in the format of NVIDIA",
         error_shape=MESSAGE_ERROR,
         operation="ranking",

@@ -164,8 +164,7 @@ ROOT = TaskSpec(
     | SimilarityResponse
     | AnswerResponse
     | ChooseResponse
-    | list[rerank.TextScore]
-    | rerank.RerankResponse,
+    | rerank.RESPONSES,
     "The artifact's own task, as text-embeddings-inference and hosted endpoints answer their clients",
 )
 ROUTES = {"/": ROOT, "/invocations": replace(ROOT, operation="invocations")}  # of SageMaker

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from packbert.service.http.app import error_shape_of
-from packbert.service.http.dialects.openai import build_response
 from packbert.service.http.dialects.spec import OPENAI_ERROR
+from packbert.service.http.dialects.vectors import build_response
 from packbert.service.http.responses import Json, json_bytes, npy_bytes
 from packbert.service.tasks.results import LongList, LongObject, MadeList
 

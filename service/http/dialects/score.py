@@ -1,26 +1,25 @@
-"""vLLM's /score and /pooling.
+"""vLLM's /score: a pair's score by `text_1` and `text_2`, or the other names that vLLM has for them.
 
-/score is a pair's score by `text_1` and `text_2` (or the other names that vLLM has for them). A body with `inputs`
-is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The errors of both have vLLM's shape, with
-the fields `index` and `request_id` of this service's own errors.
+A body with `inputs` is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The errors of both have
+vLLM's shape, with the fields `index` and `request_id` of this service's own errors.
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from ...errors import Invalid
-from ...tasks.embed import embed_texts
 from ...tasks.flow import Task, TaskResult, Tasks
-from ...tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList, as_list
+from ...tasks.inputs import NO_EFFECT, ModelField, StringOrList, as_list
 from ...tasks.likelihood import LikelihoodResponse, Variant, score_sentences
-from ...tasks.pairs import score_labels, score_pairs
-from ...tasks.results import LongObject, MadeList
+from ...tasks.pairs import score_pairs
+from ...tasks.results import LongObject
 from ..responses import Floats
-from .openai import Usage, VllmFields, agreed, as_base64_text, listed, truncation_fields
+from .fields import truncation_fields
 from .rerank import CutFields, cut_sides
-from .spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
+from .shapes import OF_ONE_RESPONSE, like, listed
+from .spec import ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
@@ -46,55 +45,18 @@ class ScoreRequest(ModelField, CutFields):
     user: str | None = Field(None, description=NO_EFFECT)
 
 
-class Score(BaseModel):
-    index: int = Field(examples=[0])
-    object: str = Field(examples=["score"])
-    score: float = Field(examples=[0.93])
-
-
-class ScoreResponse(BaseModel):
-    """vLLM's response; the score of a cross-encoder, or of a plain encoder the cosine of two vectors."""
-
-    id: str = Field(examples=["score-5f2c0f9e1d3a4b7c"])
-    created: int = Field(examples=[1790000000])
-    object: str = Field(examples=["list"])
-    model: str = Field(examples=["sample"])
-    data: list[Score]
-    usage: Usage
-
-
 class ScoreErrorBody(OpenAIErrorBody):
     index: int | None = Field(None, description="index of the input with the error", examples=[3])
     request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
 
 
-class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
-    """vLLM's request for a vector or for a classifier's scores; vectors have unit length unless it says otherwise."""
-
-    input: StringOrList = Field(examples=["my dog is hairy"])
-    user: str | None = Field(None, description=NO_EFFECT)
-    task: Literal["embed", "classify"] | None = Field(
-        None, description="null: classify where the model has a classifier of texts, else embed"
-    )
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")
-
-
-class Pooled(BaseModel):
-    index: int = Field(examples=[0])
-    object: str = Field(examples=["pooling"])
-    data: list[float] | str = Field(description="base64: of little-endian float32", examples=[[0.1, -0.2, 0.3]])
-
-
-class PoolingResponse(BaseModel):
-    """vLLM's response."""
-
-    id: str = Field(examples=["pooling-5f2c0f9e1d3a4b7c"])
-    created: int = Field(examples=[1790000000])
-    object: str = Field(examples=["list"])
-    model: str = Field(examples=["sample"])
-    data: list[Pooled]
-    usage: Usage
+RESPONSE = like(
+    "ScoreResponse",
+    "vLLM's response; the score of a cross-encoder, or of a plain encoder the cosine of two vectors.",
+    id="score-5f2c0f9e1d3a4b7c",
+    **OF_ONE_RESPONSE,
+    data=[like("Score", index=0, object="score", score=0.93)],
+)
 
 
 def _score_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
@@ -144,38 +106,11 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
     )
 
 
-async def _pooling(tasks: Tasks, request: PoolingRequest) -> Task:
-    fields, texts = request.model_copy(update=_pooling_fields(tasks, request)), as_list(request.input)
-    if (request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")) == "embed":
-        task = await embed_texts(tasks, texts, fields, accepts_empty=True)
-    else:
-        request.refuse_vector_fields()
-        raw = request.use_activation is False
-        task = await score_labels(tasks, texts, fields, raw=raw, accepts_empty=True)
-    as_base64 = request.encoding_format == "base64"
-
-    def show_row(index: int, row: Floats) -> dict[str, Any]:
-        return {"index": index, "object": "pooling", "data": as_base64_text(row) if as_base64 else row}
-
-    def show(value: Floats, result: TaskResult) -> LongObject:
-        rows = value.astype("<f4")
-        return listed(tasks, result, "pooling", MadeList(show_row, range(len(rows)), rows))
-
-    return task.then(show)
-
-
-def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
-    """The request's fields of /embed that vLLM names otherwise, or whose default is another."""
-    fields = truncation_fields(tasks, request) | {"dimensions": request.dimensions or None}
-    stated = agreed(request, "normalize", "use_activation")
-    return fields | {"normalize": tasks.embedding.openai_normalize if stated is None else stated}
-
-
 SCORE = TaskSpec(
     "score",
     _score,
     ScoreRequest,
-    ScoreResponse | LikelihoodResponse,
+    RESPONSE | LikelihoodResponse,
     "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
     "inputs: how likely texts are, by a pass of the masked-language model for each token",
     error_shape=ErrorShape(_score_error, ScoreErrorBody),
@@ -183,12 +118,4 @@ SCORE = TaskSpec(
 ROUTES = {
     "/score": SCORE,
     "/v1/score": replace(SCORE, operation="score_v1"),
-    "/pooling": TaskSpec(
-        "pooling",
-        _pooling,
-        PoolingRequest,
-        PoolingResponse,
-        "A vector or a classifier's scores for each text, in the format of vLLM",
-        error_shape=OPENAI_ERROR,
-    ),
 }

@@ -1,0 +1,339 @@
+"""The routes of vectors of other servers: OpenAI (with Azure, Jina, Voyage, Mistral and infinity), Cohere, Ollama and
+vLLM's /pooling. They ask for the same vectors in other words: each is a row and an example of its response.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ...errors import Invalid
+from ...models import ServedModel
+from ...tasks import embed
+from ...tasks.flow import Task, TaskResult, Tasks
+from ...tasks.inputs import (
+    NO_EFFECT,
+    OWN_TOKENIZER,
+    TOKEN_IDS,
+    Body,
+    ClientFields,
+    EmbeddingFields,
+    FailFastList,
+    ModelField,
+    StringOrList,
+    TextsOrIds,
+    TruncationFields,
+    as_list,
+)
+from ...tasks.pairs import score_labels
+from ...tasks.results import LongObject, MadeList
+from ...tokenization.encoding import TokenIds
+from ..responses import Floats
+from .fields import VllmFields, embedding_fields, stated, truncation_fields
+from .rerank import MESSAGE_ERROR
+from .shapes import OF_ONE_RESPONSE, USAGE, Explained, as_base64_text, like, listed, response_id, usage
+from .spec import OPENAI_ERROR, TaskSpec
+
+Show = Callable[[Floats, TaskResult], Any]  # the response of vectors
+
+
+@dataclass(frozen=True, slots=True)
+class VectorDialect:
+    """How requests of a dialect state their texts, and how it answers them."""
+
+    texts: Callable[[Any], TextsOrIds]
+    show: Callable[[Tasks, Any], Show]
+    truncates: bool | None = None  # by default
+    unit_length: bool = True
+    of_prompt: tuple[str, ...] = ()  # fields that name a prompt, or a kind of text
+
+    async def task(self, tasks: Tasks, request: Any) -> Task:
+        texts, show = self.texts(request), self.show(tasks, request)
+        fields = embedding_fields(
+            tasks, request, truncates=self.truncates, unit_length=self.unit_length, of_prompt=self.of_prompt
+        )
+        inputs = embed.read_inputs(tasks, texts, getattr(request, "tokenizer", None), fields)
+        task = await embed.embed_texts(tasks, inputs, fields, accepts_empty=not isinstance(inputs, TokenIds))
+        return task.then(show)
+
+
+class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
+    """OpenAI's request; the fields of /embed are extensions. Without `normalize`, vectors have unit length."""
+
+    input: TextsOrIds = Field(examples=["my dog is hairy"], description=TOKEN_IDS)
+    user: str | None = Field(None, description=NO_EFFECT)
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")
+    tokenizer: str | None = Field(None, description=OWN_TOKENIZER)
+    modality: Literal["text"] | None = Field(None, description="of infinity; " + NO_EFFECT)
+    input_type: str | None = Field(None, description="of Voyage: the prompt of this name, if there are prompts")
+    task: str | None = Field(None, description="of Jina: the prompt of this name, if there are prompts")
+    normalized: bool | None = Field(None, description="of Jina: as `normalize`")
+    embedding_type: Literal["float", "base64"] | None = Field(None, description="of Jina: as `encoding_format`")
+    encoding_type: Literal["float", "base64"] | None = Field(None, description="of LlamaIndex: as `encoding_format`")
+    truncation: bool | None = Field(None, description="of Voyage: as `truncate`")
+    output_dimension: int | None = Field(None, ge=1, description="of Voyage: as `dimensions`")
+    output_dtype: Literal["float"] | None = Field(None, description="of Voyage; " + NO_EFFECT)
+    late_chunking: Literal[False] | None = Field(None, description="of Jina; " + NO_EFFECT)
+
+
+NUMBERS = ([0.1, -0.2, 0.3], "zczMPQ==")
+BASE64 = "base64: of little-endian float32"
+EMBEDDINGS_RESPONSE = like(
+    "EmbeddingsResponse",
+    "OpenAI's response.",
+    object="list",
+    id=Explained("embd-sample", "of Mistral and vLLM: of the model, so that equal requests have equal answers"),
+    data=[like("Embedding", object="embedding", embedding=Explained(NUMBERS, BASE64), index=0)],
+    model="sample",
+    usage=USAGE,
+)
+
+
+def _openai(tasks: Tasks, request: EmbeddingsRequest) -> Show:
+    as_base64, model = stated(request, "encoding_format") == ["base64"], tasks.manifest.name
+    return lambda vectors, result: build_response(vectors, model, result.tokens, as_base64=as_base64)
+
+
+def build_response(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
+    """OpenAI's response for [inputs, dimensions]; base64 holds little-endian float32."""
+
+    def show(row: Floats, index: int) -> dict[str, Any]:
+        return {"object": "embedding", "embedding": as_base64_text(row) if as_base64 else row, "index": index}
+
+    data = MadeList(show, vectors, range(len(vectors)))
+    return LongObject(object="list", id=f"embd-{model}", data=data, model=model, usage=usage(tokens))
+
+
+EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
+
+
+class TextContent(Body):
+    type: Literal["text"]
+    text: str
+
+
+class EmbedInput(Body):
+    content: FailFastList[TextContent] = Field(min_length=1, max_length=1, description="one text")
+
+
+class CohereEmbedRequest(ClientFields, TruncationFields):
+    texts: FailFastList[str] | None = Field(None, examples=[["my dog is hairy"]])
+    inputs: FailFastList[EmbedInput] | None = Field(None, description="of version 2, in the place of texts")
+    input_type: Literal["search_document", "search_query", "classification", "clustering"] | None = Field(
+        None, description="of queries and documents: the checkpoint's prompt, else its default; of others: their prompt"
+    )
+    embedding_types: FailFastList[EmbeddingType] | None = Field(
+        None,
+        description="default float; base64: of little-endian float32; int8: each vector scaled so that its largest "
+        "number is 127, for cosines; uint8: that and 128; ubinary: the signs, 8 in a number; binary: that less 128",
+    )
+    output_dimension: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
+    priority: int | None = Field(None, description=NO_EFFECT)
+
+
+COHERE_RESPONSE = like(
+    "CohereEmbedResponse",
+    id="embed-5f2c0f9e1d3a4b7c",
+    response_type=Explained("embeddings_by_type", "in version 1 without embedding_types: embeddings_floats"),
+    embeddings=Explained(
+        (dict[EmbeddingType, list[Any]], list[list[float]]), "by type; in version 1 without embedding_types a list"
+    ),
+    texts=["my dog is hairy"],
+    meta={"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}},
+)
+
+
+def _cohere_texts(request: CohereEmbedRequest) -> list[str]:
+    """Raises Invalid for both forms of texts, or none."""
+    if (request.texts is None) == (request.inputs is None):
+        state = "neither texts nor inputs is set" if request.texts is None else "texts and inputs are both set"
+        raise Invalid(f"{state}: send one of them", code="texts")
+    if request.texts is not None:
+        return request.texts
+    return [one.content[0].text for one in request.inputs or ()]
+
+
+def _cohere(_: Tasks, request: CohereEmbedRequest, *, version: str) -> Show:
+    texts, types = _cohere_texts(request), dict.fromkeys(request.embedding_types or ("float",))
+    as_floats = version == "1" and not request.embedding_types
+
+    def show(vectors: Floats, result: TaskResult) -> LongObject:
+        by_type = LongObject({one: MadeList(WRITERS[one], vectors) for one in types})
+        return LongObject(
+            id=response_id("embed"),
+            response_type="embeddings_floats" if as_floats else "embeddings_by_type",
+            embeddings=by_type["float"] if as_floats else by_type,
+            texts=texts,
+            meta={"api_version": {"version": version}, "billed_units": {"input_tokens": result.tokens}},
+        )
+
+    return show
+
+
+def _to_int8(row: Floats) -> NDArray[np.int8]:
+    numbers = row.astype(np.float32)
+    return np.asarray(np.rint(numbers * (127 / max(float(np.abs(numbers).max()), 1e-12))), np.int8)
+
+
+WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a number of a byte, or takes it away
+    "float": lambda row: row,
+    "base64": as_base64_text,
+    "int8": _to_int8,
+    "uint8": lambda row: _to_int8(row).view(np.uint8) ^ 0x80,
+    "binary": lambda row: (np.packbits(row > 0) ^ 0x80).view(np.int8),
+    "ubinary": lambda row: np.packbits(row > 0),
+}
+
+
+class OllamaFields(ModelField, TruncationFields):
+    options: dict[str, Any] | None = Field(None, description=NO_EFFECT)
+    keep_alive: str | float | None = Field(None, description=NO_EFFECT)
+
+
+class OllamaRequest(OllamaFields):
+    input: StringOrList = Field(examples=["my dog is hairy"])
+    dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
+
+
+class OllamaPromptRequest(OllamaFields):
+    prompt: str = Field(examples=["my dog is hairy"])
+
+
+OLLAMA_RESPONSE = like(
+    "OllamaResponse",
+    model="sample",
+    embeddings=[[0.1, -0.2, 0.3]],
+    prompt_eval_count=Explained(7, "tokens"),
+    total_duration=Explained(9_000_000, "nanoseconds"),
+    load_duration=Explained(0, "0: the model is loaded"),
+)
+
+
+def _ollama(tasks: Tasks, _: OllamaRequest) -> Show:
+    model = tasks.manifest.name
+
+    def show(vectors: Floats, of: TaskResult) -> LongObject:
+        own = {"model": model, "total_duration": int(sum(of.stage_seconds) * 1e9), "load_duration": 0}
+        return LongObject(own, prompt_eval_count=of.tokens, embeddings=vectors)
+
+    return show
+
+
+class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
+    """vLLM's request for a vector or for a classifier's scores; vectors have unit length unless it says otherwise."""
+
+    input: StringOrList = Field(examples=["my dog is hairy"])
+    user: str | None = Field(None, description=NO_EFFECT)
+    task: Literal["embed", "classify"] | None = Field(
+        None, description="null: classify where the model has a classifier of texts, else embed"
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")
+
+
+POOLING_RESPONSE = like(
+    "PoolingResponse",
+    "vLLM's response.",
+    id="pooling-5f2c0f9e1d3a4b7c",
+    **OF_ONE_RESPONSE,
+    data=[like("Pooled", index=0, object="pooling", data=Explained(NUMBERS, BASE64))],
+)
+
+
+async def _pool(tasks: Tasks, request: PoolingRequest) -> Task:
+    if (request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")) == "embed":
+        return await POOLING.task(tasks, request)
+    request.refuse_vector_fields()
+    fields = request.model_copy(update=truncation_fields(tasks, request))
+    raw = request.use_activation is False
+    task = await score_labels(tasks, as_list(request.input), fields, raw=raw, accepts_empty=True)
+    return task.then(_pooled(tasks, request))
+
+
+def _pooled(tasks: Tasks, request: PoolingRequest) -> Show:
+    as_base64 = request.encoding_format == "base64"
+
+    def show_row(index: int, row: Floats) -> dict[str, Any]:
+        return {"index": index, "object": "pooling", "data": as_base64_text(row) if as_base64 else row}
+
+    def show(value: Floats, result: TaskResult) -> LongObject:
+        rows = value.astype("<f4")
+        return listed(tasks, result, "pooling", MadeList(show_row, range(len(rows)), rows))
+
+    return show
+
+
+def _input(request: OllamaRequest | PoolingRequest) -> list[str]:
+    return as_list(request.input)
+
+
+def _prompt(_: Tasks, __: OllamaPromptRequest) -> Show:
+    return lambda vectors, ___: {"embedding": vectors[0]}
+
+
+OPENAI = VectorDialect(lambda request: request.input, _openai, of_prompt=("input_type", "task"))
+OLLAMA = VectorDialect(_input, _ollama, truncates=True)
+OLLAMA_PROMPT = VectorDialect(lambda request: [request.prompt], _prompt, truncates=True, unit_length=False)
+POOLING = VectorDialect(_input, _pooled)
+EMBEDDINGS = TaskSpec(
+    "embeddings",
+    OPENAI.task,
+    EmbeddingsRequest,
+    EMBEDDINGS_RESPONSE,
+    "OpenAI's embeddings route; by default with the checkpoint's own pooling, scaled to unit length",
+    error_shape=OPENAI_ERROR,
+)
+ROUTES = {
+    "/v1/embeddings": EMBEDDINGS,
+    "/embeddings": replace(EMBEDDINGS, operation="embeddings_of_infinity"),  # also a base URL without /v1
+    "/openai/v1/embeddings": replace(EMBEDDINGS, operation="embeddings_of_azure_v1"),
+    **{
+        f"/v{version}/embed": TaskSpec(
+            "embeddings",
+            VectorDialect(
+                _cohere_texts, partial(_cohere, version=version), truncates=True, of_prompt=("input_type",)
+            ).task,
+            CohereEmbedRequest,
+            COHERE_RESPONSE,
+            "Cohere's embed route; by default with the checkpoint's own pooling, scaled to unit length",
+            error_shape=MESSAGE_ERROR,
+            operation=f"embeddings_of_cohere_v{version}",
+        )
+        for version in ("1", "2")
+    },
+    "/api/embed": TaskSpec(
+        "embeddings",
+        OLLAMA.task,
+        OllamaRequest,
+        OLLAMA_RESPONSE,
+        "Vectors of unit length by default, in the format of Ollama",
+        operation="embeddings_of_ollama",
+    ),
+    "/api/embeddings": TaskSpec(
+        "embeddings",
+        OLLAMA_PROMPT.task,
+        OllamaPromptRequest,
+        like("OllamaPromptResponse", embedding=[0.1, -0.2, 0.3]),
+        "A vector as the checkpoint gives it, in the format of Ollama",
+        operation="prompt_of_ollama",
+    ),
+    "/pooling": TaskSpec(
+        "pooling",
+        _pool,
+        PoolingRequest,
+        POOLING_RESPONSE,
+        "A vector or a classifier's scores for each text, in the format of vLLM",
+        error_shape=OPENAI_ERROR,
+    ),
+}
+
+
+def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
+    """Azure's, by a path with the model's name: another name is a 404."""
+    path = f"/openai/deployments/{model.artifact.manifest.name}/embeddings"
+    return {path: replace(EMBEDDINGS, operation="embeddings_of_azure")}
