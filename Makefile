@@ -47,8 +47,8 @@ serve: $(INSTALLED)
 	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"She was ill, so she went to see a [MASK].\", \"top_k\": 3}'"
 	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢学习中文。\", \"text_pair\": \"因为它很有趣。\"}}'"
 	@echo
-	@export BERT_PORT=$(PORT) BERT_CACHE=$(or $(BERT_CACHE),artifacts/cache); unset BERT_ARTIFACT BERT_MODEL; \
-		exec $(BIN)/packbert serve $(or $(BERT_MODEL),$(BERT_ARTIFACT),model_export/sample)
+	@export BERT_PORT=$(PORT) BERT_CACHE=$(or $(BERT_CACHE),artifacts/cache); \
+		exec $(BIN)/packbert serve $(or $(BERT_MODEL),model_export/sample)
 
 check: dev
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ def main(artifact: str, file: str, output: str) -> None:
     rows = [line.split("\t") for line in Path(file).read_text("utf-8").splitlines()]
     labels = sorted({label for label, _ in rows})
     targets = np.array([labels.index(label) for label, _ in rows])
-    with Engine.from_artifact(artifact) as engine:
+    with Engine.from_model(artifact) as engine:
         vectors = np.stack(list(engine.embed_all((text for _, text in rows), pooling="pooler")))
     held_out = np.arange(len(rows)) % 5 == 0
     weights, biases = fit(vectors[~held_out], targets[~held_out])

@@ -13,12 +13,9 @@ from packbert.model_export.artifact.manifest import (
     Manifest,
     ManifestError,
     available,
-    fault_of_part,
 )
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
-
-CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model*.bin")  # files of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,6 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     """
     devices = available(folder)
     if device not in devices:
-        _refuse_checkpoint(folder, device)
         found = f", only one for {devices[0]}" if devices else ""
         remedy = f"make one with `packbert export CHECKPOINT {folder} --device {device}`"
         raise ManifestError(f"{folder} holds no artifact for {device}{found}: {remedy}")
@@ -77,12 +73,3 @@ def read_artifact(folder: Path, device: str) -> Artifact:
     """As `open_artifact`, for a worker whose supervisor checked the files. Raises ManifestError without a manifest."""
     manifest = Manifest.read(folder / device)
     return Artifact(folder / device, manifest, manifest.digest)
-
-
-def _refuse_checkpoint(folder: Path, device: str) -> None:
-    """Raises ManifestError for a part of an artifact, and for a checkpoint: nothing is exported into its folder."""
-    if fault := fault_of_part(folder):
-        raise ManifestError(fault)
-    if not available(folder) and any(any(folder.glob(pattern)) for pattern in CHECKPOINT):
-        solution = f"export it into another folder, `packbert export {folder} ARTIFACT --device {device}`"
-        raise ManifestError(f"{folder} is a checkpoint, not an artifact: {solution}, and set BERT_ARTIFACT to that")

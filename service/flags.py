@@ -14,7 +14,7 @@ from .settings import GONE, KEYS, PREFIX, Settings, kind_of
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "model": (
-        *("model", "models", "artifact", "precision", "cache", "device", "served_model_name"),
+        *("model", "models", "precision", "cache", "device", "served_model_name"),
         *("pooling", "normalize", "rerank", "root_task", "truncate", "special_tokens"),
     ),
     "network": (*("host", "port", "admin_port", "api_key", "api_key_file", "admin_key", "cors_origins", "page"),),
@@ -29,7 +29,6 @@ WITHOUT_FLAG = KEYS  # all users of the machine can read a command line
 METAVARS = {
     "model": "MODEL",
     "models": "NAMES",
-    "artifact": "FOLDER",
     "cache": "FOLDER",
     "served_model_name": "NAME",
     "host": "ADDRESS",

@@ -153,7 +153,7 @@ class Cache:
             file = path.open("a")
         except OSError as error:
             solution = (
-                "set BERT_CACHE to a folder that is writable, or export with packbert export and set BERT_ARTIFACT"
+                "set BERT_CACHE to a folder that is writable, or export with packbert export and name the artifact"
             )
             raise ModelError(f"{self.folder} cannot be written: {error.strerror}; {solution}") from error
         with file:

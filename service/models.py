@@ -214,8 +214,8 @@ class Models:
         self.make = make
         self.group: dict[str, ServedModel] = {}
         for one in backends:
-            name, folder = one.artifact.manifest.name, str(one.artifact.folder.parent)
-            source = named[name].model if name in named else self.settings.model or folder
+            name, own = one.artifact.manifest.name, self.settings.model if one is first else None
+            source = named[name].model if name in named else own or str(one.artifact.folder.parent)
             self.group[name] = ServedModel(self, one, source)
         self.share_requests(named)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from packbert.model_export.artifact.cpu import BF16, has_fast_int8, processor_name, why_bf16_unavailable
-from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.artifact.manifest import Manifest, fault_of_part
 
 from .artifact import ManifestError, available
 from .model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
@@ -36,13 +36,13 @@ class ModelUnavailable(ModelError):
     """The hub does not answer: a later start may have the model."""
 
 
-def check_exporter() -> None:
+def check_exporter(source: Source) -> None:
     """Raises ModelError where the exporter is not installed."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        solution = (
-            "install packbert with the extra export, or export elsewhere with packbert export and set BERT_ARTIFACT"
-        )
-        raise ModelError(f"this installation cannot export: {missing[0]} is missing; {solution}")
+        part = fault_of_part(source.folder) if source.folder is not None else ""
+        fault = f"{source.title} is no artifact, and this installation cannot export: {missing[0]} is missing"
+        solution = "install packbert with the extra export, or export elsewhere with packbert export"
+        raise ModelError(part or f"{fault}; {solution} and name the artifact")
 
 
 def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
@@ -107,71 +107,69 @@ def _show(stream: IO[bytes]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be served."""
+    """What is to be exported."""
 
-    model: str  # a hub id, a checkpoint's folder, or an artifact
+    source: Source
     device: str  # cpu or cuda
-    precision: str | None  # None: of an artifact its own, of a checkpoint fp32
+    precision: str
 
 
-def find_model(model: str, precision: str | None) -> Path | Source:
-    """The artifact's folder, or the checkpoint: nothing is downloaded.
+def find_model(settings: Settings) -> Path | Source:
+    """Of BERT_MODEL the artifact's folder, or the checkpoint: nothing is downloaded.
 
-    Raises ModelError where `model` is neither, ManifestError for an artifact that is damaged or of another precision.
+    Raises ModelError where it is neither, ManifestError for an artifact of another precision.
     """
-    if available(folder := Path(model).expanduser()):
-        _check_precision(folder, precision)
+    assert settings.model is not None
+    if available(folder := Path(settings.model).expanduser()):
+        _check_precision(folder, settings.stated_precision)
         return folder
-    if precision == BF16 and (fault := why_bf16_unavailable()):
+    if settings.precision == BF16 and (fault := why_bf16_unavailable()):
         raise ModelError(f"BERT_PRECISION is bf16, but {fault}")
-    return find_source(model)
+    return find_source(settings.model)
 
 
 def is_hub_id(settings: Settings) -> bool:
     """Of BERT_MODEL. As the key of a sort: all are checked before the first is downloaded. Raises as `find_model`."""
-    source = find_model(settings.model, settings.stated_precision) if settings.model is not None else None
+    source = find_model(settings)
     return isinstance(source, Source) and source.folder is None
 
 
 def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
     """The folder of the artifact. Two processes at once export once; the second one waits.
 
-    Raises ModelError where the model cannot be had, and as `find_model`.
+    Raises ModelError where the model cannot be had.
     """
-    source = find_model(wanted.model, wanted.precision)
-    if isinstance(source, Path):
-        return source
+    source = wanted.source
     known = cache.recall(source.title)
     digest = known.get("digest", "") if source.folder is None or _is_unchanged(source.folder, known) else ""
-    found = cache.find(_recipe(source, digest, wanted))
+    found = cache.find(_recipe(wanted, digest))
     if found:
         commit = f" ({known['commit']})" if "commit" in known else ""
         log.info("%s%s: exported before, in %s", source.title, commit, found)
         return found
     try:
-        return _export(source, wanted, cache)
+        return _export(wanted, cache)
     except OSError as error:
         raise ModelError(f"{error.filename or source.title} cannot be read: {error.strerror or error}") from error
 
 
-def prepare_model(settings: Settings, device: str) -> tuple[Path, Cache]:
-    """The folder of the artifact of BERT_MODEL, and the cache. Raises as `prepare_artifact`, and SettingsError."""
-    assert settings.model is not None
+def prepare_model(settings: Settings, source: Source, device: str) -> tuple[Path, Cache]:
+    """The folder of the checkpoint's artifact, and the cache. Raises as `prepare_artifact`, and SettingsError."""
     try:
         cache = Cache(settings.cache_folder)
     except RuntimeError as error:
         raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
-    wanted = Wanted(model=settings.model, device=device, precision=settings.stated_precision)
-    return prepare_artifact(wanted, cache), cache
+    return prepare_artifact(Wanted(source=source, device=device, precision=settings.precision), cache), cache
 
 
-def _export(source: Source, wanted: Wanted, cache: Cache) -> Path:
+def _export(wanted: Wanted, cache: Cache) -> Path:
     """As `prepare_artifact`, for a checkpoint whose digest is unknown or has no artifact."""
+    source = wanted.source
     folder = source.folder or _download(source)
     states, digest = file_states(folder), content_digest(folder)
-    recipe = _recipe(source, digest, wanted)
+    recipe = _recipe(wanted, digest)
     if not cache.find(recipe):
-        check_exporter()
+        check_exporter(source)
         on_wait = partial(log.info, "%s: waiting for another process that exports it", source.title)
         with cache.lock(recipe, on_wait) as lock:
             if not cache.find(recipe):
@@ -185,7 +183,7 @@ def _export(source: Source, wanted: Wanted, cache: Cache) -> Path:
 
 
 def _download(source: Source) -> Path:
-    check_exporter()
+    check_exporter(source)
     log.info("%s: downloading", source.title)
     folder = Path(run_exporter(["download", source.title]).strip())
     log.info("%s: commit %s", source.title, folder.name)
@@ -212,12 +210,12 @@ def _is_unchanged(folder: Path, known: Mapping[str, Any]) -> bool:
         return False
 
 
-def _recipe(source: Source, digest: str, wanted: Wanted) -> Recipe:
-    precision, device = wanted.precision or "fp32", wanted.device
+def _recipe(wanted: Wanted, digest: str) -> Recipe:
+    precision, device = wanted.precision, wanted.device
     chooses = precision == AUTO and device == "cpu"
     return Recipe(
         digest=digest,
-        name=source.name,
+        name=wanted.source.name,
         device=device,
         precision=precision,
         fast_int8=chooses and has_fast_int8(),
@@ -227,8 +225,7 @@ def _recipe(source: Source, digest: str, wanted: Wanted) -> Recipe:
 
 def _check_precision(folder: Path, precision: str | None) -> None:
     """Raises ManifestError for an artifact of another precision than the one that was asked for."""
-    for device in available(folder):
-        found = Manifest.read(folder / device).precision
-        if precision not in (None, AUTO, found):
+    for device in available(folder) if precision not in (None, AUTO) else ():
+        if (found := Manifest.read(folder / device).precision) != precision:
             solution = "name its checkpoint, or leave BERT_PRECISION out"
             raise ManifestError(f"{folder / device} is an artifact in {found}, not in {precision}: {solution}")

@@ -18,9 +18,9 @@ from .model_names import MAX_SHOWN, MODEL_NAME, NamedModel, read_models
 PREFIX = "BERT_"
 MAX_TIMEOUT_MS = 3_600_000  # of any request: an hour
 KEYS = ("api_key", "admin_key")  # they may be empty
-ALIASES = ("artifact",)  # second names, which no table lists
 GONE = {  # setting -> what became of it
     "BERT_API_PROCESSES": "BERT_WORKERS (--workers) is the number of whole services behind one port",
+    "BERT_ARTIFACT": "BERT_MODEL, or MODEL on the command line, takes an artifact's folder too",
     "BERT_CLIENT_TIMEOUT_SECONDS": "a request has to arrive within 20 s",
     "BERT_COMPRESS_BYTES": "responses of tasks are not compressed: let a proxy in front do it",
     "BERT_CUDA_ATTENTION": "the export chooses the attention of an artifact for CUDA by the size of its heads",
@@ -54,11 +54,10 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    artifact: Path | None = Field(None, description="BERT_MODEL for an artifact: a folder that `packbert export` wrote")
     model: str | None = Field(
         None,
-        description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact "
-        "(which BERT_ARTIFACT names too); the first start downloads and exports it; required",
+        description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION) or a checkpoint's folder, which the first "
+        "start exports, or an artifact; required",
     )
     models: str | None = Field(
         None,
@@ -271,19 +270,13 @@ class Settings(BaseModel):
             raise SettingsError(f"BERT_ADMIN_KEY: {fault}: choose a longer one, at random")
 
     def _check_model(self) -> None:
-        named = [PREFIX + name.upper() for name in ("model", "models", "artifact") if getattr(self, name) is not None]
-        if not named:
+        if self.model is None and self.models is None:
             raise SettingsError(
                 "no model is named: name it on the command line or in BERT_MODEL: a hub id such as "
                 "google-bert/bert-base-uncased, a checkpoint's folder or an artifact"
             )
-        if len(named) > 1:
-            also = "" if "BERT_MODELS" in named else "; BERT_MODEL also takes an artifact's folder"
-            raise SettingsError(f"{' and '.join(named)} are both set: leave one out{also}")
-        if self.artifact is not None and self.stated_precision is not None:
-            raise SettingsError(
-                "BERT_PRECISION is for BERT_MODEL: an artifact has its own; leave it out, or set BERT_MODEL"
-            )
+        if self.model is not None and self.models is not None:
+            raise SettingsError("BERT_MODEL and BERT_MODELS are both set: leave one out")
         if named_models(self) and self.served_model_name is not None:
             raise SettingsError("BERT_SERVED_MODEL_NAME is for one model: BERT_MODELS names each; leave it out")
 
@@ -298,7 +291,7 @@ class Settings(BaseModel):
 
     def of_model(self, name: str, source: str) -> "Settings":
         """Those of a service with one model alone, a hub id or a folder, which has this name."""
-        return self.model_copy(update={"models": None, "artifact": None, "model": source, "served_model_name": name})
+        return self.model_copy(update={"models": None, "model": source, "served_model_name": name})
 
 
 def named_models(settings: Settings) -> dict[str, NamedModel]:

@@ -81,7 +81,7 @@ def serve() -> Iterator[Serve]:
 
         @cache
         def started(artifact: Path, settings: frozenset[tuple[str, str]]) -> httpx.Client:
-            process = stack.enter_context(ServiceProcess({"BERT_ARTIFACT": str(artifact)} | dict(settings)))
+            process = stack.enter_context(ServiceProcess({"BERT_MODEL": str(artifact)} | dict(settings)))
             return stack.enter_context(httpx.Client(base_url=process.url, timeout=REPLY_SECONDS))
 
         yield lambda artifact, **settings: started(artifact, frozenset(({"BERT_MAX_INPUTS": "100"} | settings).items()))

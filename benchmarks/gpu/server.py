@@ -60,7 +60,7 @@ def measure_server(artifact: Path, device: str, plan: ServerPlan) -> dict[str, A
 def running_server(artifact: Path, device: str, workers: int) -> Iterator[ServiceProcess]:
     """A server that is ready; raises RuntimeError with its output if it ends before that."""
     settings = {
-        "BERT_ARTIFACT": str(artifact),
+        "BERT_MODEL": str(artifact),
         "BERT_DEVICE": device,
         "BERT_WORKERS": str(workers),
     }

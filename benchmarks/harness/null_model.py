@@ -1,4 +1,4 @@
-"""`BERT_ARTIFACT=FOLDER BERT_PORT=PORT python -m benchmarks.harness.null_model`: the service around a model that
+"""`BERT_MODEL=FOLDER BERT_PORT=PORT python -m benchmarks.harness.null_model`: the service around a model that
 computes nothing.
 
 A request to it costs what it costs before and after the model: HTTP, validation, tokenizing, the queue, encoding. A
@@ -100,9 +100,9 @@ class NullRunner(ModelRunner):
 
 def main() -> int:
     settings = Settings.from_environment()
-    assert settings.artifact is not None  # the benchmarks set BERT_ARTIFACT
+    assert settings.model is not None  # the benchmarks set BERT_MODEL to an artifact
     logging.basicConfig(level=settings.log_level.upper())
-    artifact = select_artifact(settings.artifact, "cpu").artifact
+    artifact = select_artifact(Path(settings.model), "cpu").artifact
     backend = Backend(artifact, settings, Metrics(), make_runner=NullRunner)
     return run(build(settings, Models([backend])), bind_address(settings.host, settings.port, "BERT_PORT"))
 

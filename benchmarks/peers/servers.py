@@ -45,7 +45,7 @@ def ours(precision: str) -> Peer:
         ask=lambda text: post("/embed", {"inputs": text, "pooling": "mean", "normalize": True}),
         vector=lambda body: orjson.loads(body)[0],
         variables=lambda port: {
-            "BERT_ARTIFACT": str(BUILD / f"base-{precision}"),
+            "BERT_MODEL": str(BUILD / f"base-{precision}"),
             "BERT_PORT": str(port),
             "BERT_MAX_WAIT_SECONDS": f"{ANSWER_SECONDS:.0f}",  # the others refuse no request
         },

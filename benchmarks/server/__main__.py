@@ -72,7 +72,7 @@ def main() -> None:
     results = {}
     engine = EngineAlone(arguments.artifact, available_cores())
     with (
-        ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server,
+        ServiceProcess({"BERT_MODEL": str(arguments.artifact)}) as server,
         ServiceProcess({}, module="benchmarks.harness.null_server") as null,
     ):
         found = asyncio.run(startup_measurements(server.port))

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.7, help="of the Offline rate, offered in the Server scenario")
     arguments = parser.parse_args()
     results: dict[str, dict[str, Any]] = {}
-    with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server:
+    with ServiceProcess({"BERT_MODEL": str(arguments.artifact)}) as server:
         for name, lengths in mixes.MIXES.items():
             if name.startswith(MIXES) and arguments.mix in name:
                 requests = [REQUEST_FORMS["npy"](text) for text in random_texts(arguments.artifact, lengths, count=512)]

@@ -74,7 +74,7 @@ ROWS = {
 def main() -> None:
     arguments = parse_arguments()
     texts = random_texts(arguments.artifact, mixes.shuffled(mixes.STS_B), count=REQUESTS)
-    artifact = {"BERT_ARTIFACT": str(arguments.artifact), "BERT_LOG_LEVEL": "warning"}
+    artifact = {"BERT_MODEL": str(arguments.artifact), "BERT_LOG_LEVEL": "warning"}
     with (
         asyncio.Runner() as loop,
         ServiceProcess(artifact, module="benchmarks.harness.null_model") as service,

@@ -17,7 +17,7 @@
     rolling      a rolling restart of two instances behind clients that ask /ready: no request fails
     counters     every kind of request and of disconnect: /metrics counts each exactly once
 
-Server and load run on this machine and share its cores. BERT_ARTIFACT names the artifact; without it the bundled model
+Server and load run on this machine and share its cores. BERT_MODEL names the artifact; without it the bundled model
 is exported first.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
     random.seed(5)
     findings: list[Finding] = []
     with tempfile.TemporaryDirectory() as folder:
-        artifact = Path(os.environ.get("BERT_ARTIFACT") or export_bundled(Path(folder) / "artifact"))
+        artifact = Path(os.environ.get("BERT_MODEL") or export_bundled(Path(folder) / "artifact"))
         for name in arguments.scenarios or NAMES:
             print(f"{name} ...", flush=True)
             findings += play(name, artifact, plan)
@@ -108,7 +108,7 @@ def play(name: str, artifact: Path, plan: LoadPlan) -> list[Finding]:
     """Runs the scenario `name` against a server that it starts."""
     if name in OWN_SERVERS:
         return asyncio.run(OWN_SERVERS[name](artifact, plan))
-    with ServiceProcess({"BERT_ARTIFACT": str(artifact)} | SETTINGS.get(name, {})) as process:
+    with ServiceProcess({"BERT_MODEL": str(artifact)} | SETTINGS.get(name, {})) as process:
         return asyncio.run(SCENARIOS[name](Target(port=process.port, pid=process.process.pid), plan))
 
 

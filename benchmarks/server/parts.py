@@ -47,7 +47,7 @@ def main() -> None:
     asked = parser.parse_args()
     texts = random_texts(asked.artifact, mixes.STS_B, count=512)
     requests = itertools.cycle([post("/embed", {"inputs": text}) for text in texts])
-    settings = {"BERT_ARTIFACT": str(asked.artifact.resolve()), "BERT_LOG_LEVEL": "warning"}
+    settings = {"BERT_MODEL": str(asked.artifact.resolve()), "BERT_LOG_LEVEL": "warning"}
     settings |= {"PYTHONPATH": str(asked.checkout.resolve()), "PYTHONSAFEPATH": "1"}
     with tempfile.TemporaryDirectory() as folder:
         samples = Path(folder) / "samples"

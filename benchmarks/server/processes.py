@@ -1,7 +1,7 @@
 """`python -m benchmarks.server.processes`: requests a second and processor time, by the number of workers.
 
 A closed loop over loopback: each connection of each client process sends one short text after another. The model is the
-tiny one of the tests, so that the model is not what is measured, or that of `--artifact`. Load and service share this
+tiny one of the tests, so that the model is not what is measured, or that of `--model`. Load and service share this
 machine's cores: where these are the limit, the processor time of a request says more than the rate.
 """
 
@@ -46,19 +46,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--artifact", type=Path, help="of the model; the tiny one unless given")
+    parser.add_argument("--model", type=Path, help="an artifact; the tiny one unless given")
     parser.add_argument("--texts", type=int, nargs="+", default=[1, 32], help="in a request")
     parser.add_argument("--clients", type=int, default=1, help="client processes")
     parser.add_argument("--output", default="processes", help="name of the JSON file in benchmarks/results; - for none")
     arguments = parser.parse_args()
     findings = []
     with tempfile.TemporaryDirectory() as folder, client_processes(arguments.clients) as clients:
-        artifact = arguments.artifact
+        artifact = arguments.model
         if artifact is None:
             export(GOLDEN, artifact := Path(folder) / "artifact", precision="fp32")
         for workers in arguments.workers:
             settings = {
-                "BERT_ARTIFACT": str(artifact.resolve()),
+                "BERT_MODEL": str(artifact.resolve()),
                 "BERT_CACHE": str(Path(folder) / "cache"),
                 "BERT_WORKERS": str(workers),
             }

@@ -91,7 +91,7 @@ def export_one(name: str, folder: Path, prepacked: bool) -> tuple[str, Path]:
 
 
 def measure(artifact: Path, found: Measurements) -> None:
-    services = [ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_LOG_LEVEL": "warning"}) for _ in range(2)]
+    services = [ServiceProcess({"BERT_MODEL": str(artifact), "BERT_LOG_LEVEL": "warning"}) for _ in range(2)]
     with ExitStack() as stack:
         for service in services:
             started = time.perf_counter()

@@ -1,6 +1,6 @@
 """Ray Data: a file answered on all nodes of a cluster. Each row keeps its columns and gets `output`, in their order.
 
-python bert_bulk.py in.parquet out.parquet --artifact /models/bert --threads 4 --task embed --set pooling=mean
+python bert_bulk.py in.parquet out.parquet --model /models/bert --threads 4 --task embed --set pooling=mean
 
 The output is a folder of Parquet files, which appears when all rows have been counted in it. Ray repeats what was on a
 node that was lost.
@@ -32,9 +32,9 @@ READERS: dict[str, Any] = {
 class Answerer:
     """One engine on a node, which answers batches of rows."""
 
-    def __init__(self, artifact: str, threads: int, task: str, columns: list[str], fields: dict[str, Any]) -> None:
+    def __init__(self, model: str, threads: int, task: str, columns: list[str], fields: dict[str, Any]) -> None:
         self._task, self._columns, self._fields = task, columns, fields
-        self._engine = Engine.from_artifact(artifact, threads=threads)
+        self._engine = Engine.from_model(model, threads=threads)
         self._engine.__enter__()  # until the process ends
 
     def __call__(self, rows: pyarrow.Table) -> pyarrow.Table:
@@ -52,7 +52,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bert_bulk.py", description=__doc__.partition("\n")[0])
     parser.add_argument("file", type=Path, help=", ".join(READERS))
     parser.add_argument("output", type=Path, help="a folder, which all nodes share")
-    parser.add_argument("--artifact", required=True, help="a folder that every node has")
+    parser.add_argument("--model", required=True, help="a folder that every node has")
     parser.add_argument("--threads", type=int, default=1, help="CPUs of one engine (default: %(default)s)")
     parser.add_argument("--task", default="embed", help="as of `packbert bulk` (default: %(default)s)")
     parser.add_argument("--column", default="text", help="of the texts (default: %(default)s)")
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = READERS[asked.file.suffix](str(asked.file.resolve()))
     answered = rows.map_batches(
         Answerer,
-        fn_constructor_args=(asked.artifact, asked.threads, asked.task, columns, dict(map(parse_field, asked.set))),
+        fn_constructor_args=(asked.model, asked.threads, asked.task, columns, dict(map(parse_field, asked.set))),
         batch_size=ROWS,
         batch_format="pyarrow",
         num_cpus=asked.threads,

@@ -1,6 +1,6 @@
 """Ray Serve: replicas of the engine with all routes of the service, as many as the tokens that wait need.
 
-cd deploy/ray && serve run bert_serve:app artifact=/models/bert threads=4 max_replicas=8
+cd deploy/ray && serve run bert_serve:app model=/models/bert threads=4 max_replicas=8
 """
 
 import math
@@ -26,8 +26,8 @@ def count_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
 class BertService:
     """One engine. Requests that arrive together share its batches, so it takes many at a time."""
 
-    async def __init__(self, artifact: str, threads: int) -> None:
-        self.engine = Engine.from_artifact(artifact, threads=threads)
+    async def __init__(self, model: str, threads: int) -> None:
+        self.engine = Engine.from_model(model, threads=threads)
         await self.engine.open()  # a failed load fails the replica
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -43,7 +43,7 @@ class BertService:
 
 
 def app(arguments: dict[str, str]) -> Any:
-    """`artifact` is a folder that every node has; `threads` are the CPUs of one replica."""
+    """`model` is a folder that every node has; `threads` are the CPUs of one replica."""
     threads = int(arguments.get("threads", 1))
     scaling = AutoscalingConfig(
         min_replicas=int(arguments.get("min_replicas", 1)),
@@ -51,4 +51,4 @@ def app(arguments: dict[str, str]) -> Any:
         policy=AutoscalingPolicy(policy_function=count_replicas),
     )
     options = {"autoscaling_config": scaling, "ray_actor_options": {"num_cpus": threads}}
-    return BertService.options(**options).bind(arguments["artifact"], threads)
+    return BertService.options(**options).bind(arguments["model"], threads)

@@ -42,7 +42,7 @@ class Services:
 
     def client(self, model: str) -> httpx.Client:
         if model not in self._clients:
-            process = self._stack.enter_context(ServiceProcess({"BERT_ARTIFACT": str(self.artifact(model))}))
+            process = self._stack.enter_context(ServiceProcess({"BERT_MODEL": str(self.artifact(model))}))
             self._clients[model] = self._stack.enter_context(httpx.Client(base_url=process.url, timeout=60))
         return self._clients[model]
 

@@ -9,14 +9,14 @@ from pydantic.fields import FieldInfo
 
 from docs.tools.marks import markdown_table
 from packbert.service.flags import GROUPS
-from packbert.service.settings import ALIASES, PREFIX, Settings
+from packbert.service.settings import PREFIX, Settings
 from tests.paths import ROOT
 
 COMPOSE = ROOT / "docker-compose.yml"
 BEGIN, END = "  # settings: written by `make pages`; without a value: the shell's, if it has one\n", "  # /settings\n"
 CHART_SCHEMA = ROOT / "deploy" / "helm" / "packbert" / "values.schema.json"
 COLUMNS = ("variable", "default", "allowed", "what it sets")
-NOT_PASSED = ("artifact", "model", "models", "precision", "cache", "host", "port")  # the container has its own
+NOT_PASSED = ("model", "models", "precision", "cache", "host", "port")  # the container has its own
 # The chart has values for these, and takes no key in clear text.
 OF_CHART = {
     *("device", "workers", "admin_port", "linger_seconds", "drain_seconds"),
@@ -28,7 +28,7 @@ def settings_table() -> str:
     """Markdown: a heading for each group of flags, and under it a row for each setting."""
     parts = []
     for title, names in GROUPS.items():
-        rows = [_row(name, Settings.model_fields[name]) for name in names if name not in ALIASES]
+        rows = [_row(name, Settings.model_fields[name]) for name in names]
         parts.append(f"## {title.capitalize()}\n\n{markdown_table(COLUMNS, *rows)}")
     return "\n".join(parts)
 

@@ -16,8 +16,8 @@ from packbert.model_export.artifact.lifeline import end_with
 
 from ..artifact import Artifact, ManifestError, available, open_artifact
 from ..errors import DeviceError
-from ..model_cache import Cache
-from ..prepare import is_hub_id, prepare_model
+from ..model_cache import Cache, Source
+from ..prepare import find_model, is_hub_id, prepare_model
 from ..settings import Settings
 from ..tasks.defaults import describe_defaults
 
@@ -26,7 +26,7 @@ TRIAL = f"from {__package__}.trial import main; main()"
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
 GPU_UNUSABLE = "BERT_DEVICE is cuda, but the GPU cannot be used"
-Prepare = Callable[[Settings, str], tuple[Path, Cache]]
+Prepare = Callable[[Settings, Source, str], tuple[Path, Cache]]
 log = logging.getLogger("service")
 
 
@@ -37,12 +37,13 @@ class ArtifactChoice:
 
 
 def find_artifact(settings: Settings, prepare: Prepare = prepare_model) -> ArtifactChoice:
-    """Of BERT_ARTIFACT, or of what `prepare` makes of BERT_MODEL. Raises what `select_artifact` and `prepare` do,
-    and SettingsError where a setting does not fit the model."""
-    if settings.artifact is not None:
-        choice = select_artifact(settings.artifact, settings.device)
+    """Of BERT_MODEL: the artifact itself, or what `prepare` makes of a checkpoint. Raises what `find_model`,
+    `select_artifact` and `prepare` do, and SettingsError where a setting does not fit the model."""
+    source = find_model(settings)
+    if isinstance(source, Path):
+        choice = select_artifact(source, settings.device)
     else:
-        folder, cache = prepare(settings, export_device(settings.device))
+        folder, cache = prepare(settings, source, export_device(settings.device))
         try:
             choice = select_artifact(folder, settings.device)
         except ManifestError as error:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import SHUTTING_DOWN, Unavailable, loading
-from ..model_cache import Cache
+from ..model_cache import Cache, Source
 from ..observability.metrics import Metrics
 from ..observability.scrape import register_state, render
 from ..prepare import prepare_model
@@ -41,12 +41,12 @@ class Starting(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.line = record.getMessage()
 
-    def prepare(self, settings: Settings, device: str) -> tuple[Path, Cache]:
+    def prepare(self, settings: Settings, source: Source, device: str) -> tuple[Path, Cache]:
         """As `prepare_model`."""
         self.line = "the model is being prepared"
         log.addHandler(self)
         try:
-            return prepare_model(settings, device)
+            return prepare_model(settings, source, device)
         finally:
             log.removeHandler(self)
             self.line = ""

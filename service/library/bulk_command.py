@@ -58,8 +58,7 @@ def _answer(asked: argparse.Namespace) -> int:
         settings = Settings.from_environment(variables_with(**named))
     except SettingsError as error:
         raise SettingsError(in_flags(str(error), named)) from None
-    if settings.model is not None:
-        configure_logging(settings)  # an export shows its progress
+    configure_logging(settings)  # an export shows its progress
     return _run(job, settings)
 
 

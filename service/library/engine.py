@@ -32,7 +32,7 @@ Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
 TIMEOUT_SECONDS = 3600.0  # of a request, which others may keep waiting
 FIRST_PAUSE_SECONDS = 0.5  # after a refusal that names no time
 T = TypeVar("T")
-NOT_OPEN = "the engine is not open: use it in `with Engine.from_artifact(...) as engine`, or `async with`"
+NOT_OPEN = "the engine is not open: use it in `with Engine.from_model(...) as engine`, or `async with`"
 
 
 class LoopThread:
@@ -115,30 +115,23 @@ class Engine(BulkEngine):
     """
 
     def __init__(self, settings: Settings) -> None:
-        """`from_artifact` makes the settings; those of the service are `Settings.from_environment()`."""
+        """`from_model` makes the settings; those of the service are `Settings.from_environment()`."""
         self.settings = settings
-        self._artifacts: dict[str, Path] = {}  # by name, where there are several
+        self._sources: dict[str, str] = {}  # by name, where there are several
         self._models: Models | None = None  # None until it is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
         self._status = NOT_OPEN
 
     @classmethod
-    def from_artifact(cls, path: Path | str, **options: object) -> Self:
-        """An engine that is not open yet. `options` are settings by their names in lower case, such as
-        `threads=4`; None is the default. Raises SettingsError for one that is unknown or cannot work."""
-        return cls._from({"artifact": path, **options})
-
-    @classmethod
     def from_model(cls, model: Path | str, **options: object) -> Self:
-        """As `from_artifact`, of what `packbert serve` takes: a hub id, a checkpoint's folder or an artifact.
+        """An engine, not open yet, of what `packbert serve` takes: a hub id, a checkpoint's folder or an artifact.
 
-        Opening it downloads and exports a model that is not in the cache. Raises as `from_artifact`.
+        Opening it downloads and exports a model that is not in the cache. `options` are settings by their names in
+        lower case, such as `threads=4`; None is the default. Raises SettingsError for one that is unknown or cannot
+        work.
         """
-        return cls._from({"model": model, **options})
-
-    @classmethod
-    def _from(cls, given: Mapping[str, object]) -> Self:
+        given = {"model": model, **options}
         variables = {PREFIX + name.upper(): str(one) for name, one in given.items() if one is not None}
         try:
             return cls(Settings.from_environment(variables))
@@ -147,13 +140,13 @@ class Engine(BulkEngine):
             raise SettingsError(in_options) from None
 
     @classmethod
-    def from_artifacts(cls, paths: Mapping[str, Path | str], **options: object) -> Self:
-        """An engine of several models by name, as `from_artifact`. Each call may name one, as in
+    def from_models(cls, models: Mapping[str, Path | str], **options: object) -> Self:
+        """An engine of several models by name, as `from_model`. Each call may name one, as in
         `engine.embed(texts, model="zh")`; without a name it is for the first."""
-        if fault := fault_of_names([*paths]) if paths else "name one artifact or more":
+        if fault := fault_of_names([*models]) if models else "name one model or more":
             raise SettingsError(fault)
-        engine = cls.from_artifact(next(iter(paths.values())), **options)
-        engine._artifacts = {name: Path(path) for name, path in paths.items()}
+        engine = cls.from_model(next(iter(models.values())), **options)
+        engine._sources = {name: str(model) for name, model in models.items()}
         return engine
 
     async def open(self) -> None:
@@ -162,7 +155,7 @@ class Engine(BulkEngine):
         Raises ManifestError for an artifact that cannot be used, DeviceError, SettingsError, and what loading raises.
         """
         if self._loop is not None:
-            raise RuntimeError("this engine was opened before: make another with Engine.from_artifact")
+            raise RuntimeError("this engine was opened before: make another with Engine.from_model")
         self._loop, self._status = asyncio.get_running_loop(), LOADING
         try:
             models = await self._load()
@@ -172,7 +165,7 @@ class Engine(BulkEngine):
         self._models = models
 
     async def _load(self) -> Models:
-        choices = await asyncio.to_thread(_check_artifacts, self.settings, self._artifacts)
+        choices = await asyncio.to_thread(_check_artifacts, self.settings, self._sources)
         models = make_models(self.settings, choices, Metrics())
         try:
             await models.open()
@@ -391,7 +384,7 @@ class Engine(BulkEngine):
         return self.models.default if model is None else self.models.find(model)
 
 
-def _check_artifacts(settings: Settings, named: Mapping[str, Path]) -> list[ArtifactChoice]:
+def _check_artifacts(settings: Settings, sources: Mapping[str, str]) -> list[ArtifactChoice]:
     """Reads and checks the files, as a start of the service does."""
-    of_each = [{"artifact": path, "served_model_name": name} for name, path in named.items()]
-    return find_artifacts([settings.model_copy(update=one) for one in of_each or [{}]])
+    of_each = [settings.of_model(name, source) for name, source in sources.items()]
+    return find_artifacts(of_each or settings.of_each_model({}))

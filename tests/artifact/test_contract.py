@@ -21,7 +21,6 @@ from packbert.model_export.artifact.manifest import (
 )
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.artifact import open_artifact, read_artifact
-from tests.paths import GOLDEN
 
 
 def changed(artifact: Path, folder: Path, change: dict[str, Any], *, without: str = "") -> Path:
@@ -131,15 +130,6 @@ def test_a_manifest_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cpu" / MANIFEST).write_text("[" * 100_000, "utf-8")
     with pytest.raises(ManifestError, match="cannot be read"):
         open_artifact(tmp_path)
-
-
-def test_a_checkpoint_is_not_advised_to_be_exported_into_its_own_folder() -> None:
-    with pytest.raises(ManifestError) as raised:
-        open_artifact(GOLDEN / "bert")
-    assert f"is a checkpoint, not an artifact: export it into another folder, `packbert export {GOLDEN}" in str(
-        raised.value
-    )
-    assert "/bert ARTIFACT --device cpu`, and set BERT_ARTIFACT to that" in str(raised.value)
 
 
 def _ints(values: tuple[int, ...]) -> Ints:

@@ -60,7 +60,7 @@ def ask_process(service: Service, artifact: Path, folder: Path, checkout: Path) 
 
 @contextmanager
 def _running(service: Service, artifact: Path, folder: Path, checkout: Path) -> Iterator[tuple[int, int]]:
-    settings, admin_port = {"BERT_ARTIFACT": str(artifact), **service.settings}, 0
+    settings, admin_port = {"BERT_MODEL": str(artifact), **service.settings}, 0
     if service.has_admin_port:
         admin_port = free_port()
         settings["BERT_ADMIN_PORT"] = str(admin_port)
@@ -106,7 +106,7 @@ def _read_to_end(connection: socket.socket) -> bytes:
 
 async def ask_application(service: Service, artifact: Path) -> Answers:
     """The answers without a process: those of this checkout's engine and application."""
-    settings = Settings.from_environment({"BERT_ARTIFACT": str(artifact), **service.settings})
+    settings = Settings.from_environment({"BERT_MODEL": str(artifact), **service.settings})
     found: Answers = {}
     async with Engine(settings) as engine:
         transport = httpx.ASGITransport(make_app(engine), raise_app_exceptions=False)

@@ -51,7 +51,6 @@ CASES = {
         {
             "env/BERT_MODEL": "org/model",
             "env/BERT_PRECISION": "int8",
-            "env/BERT_ARTIFACT": None,
             "container/image": "packbert:cpu",
             "pod/initContainers": None,
             "pod/volumes/1": {"name": "cache", "emptyDir": {"sizeLimit": "20Gi"}},
@@ -86,15 +85,13 @@ CASES = {
             "pod/initContainers/0/resources/limits/memory": "9Gi",
             "container/image": "packbert-serve:cpu",
             "container/volumeMounts/1/readOnly": True,
-            "env/BERT_MODEL": None,
             "env/BERT_PRECISION": None,
         },
     ),
     "artifact": Case(
         {"artifact": {"claim": "models", "path": "bert/v2"}},
         {
-            "env/BERT_ARTIFACT": "/artifacts/bert/v2",
-            "env/BERT_MODEL": None,
+            "env/BERT_MODEL": "/artifacts/bert/v2",
             "container/image": "packbert-serve:cpu",
             "pod/volumes/1/persistentVolumeClaim": {"claimName": "models", "readOnly": True},
             "container/volumeMounts/1": {"name": "artifact", "mountPath": "/artifacts", "readOnly": True},
@@ -115,7 +112,6 @@ CASES = {
         {
             "env/BERT_MODELS": "/etc/packbert-models/models.yaml",
             "env/BERT_MODEL": None,
-            "env/BERT_ARTIFACT": None,
             "env/BERT_PRECISION": "int8",
             "ConfigMap/metadata/name": "demo-packbert-models",
             "container/image": "packbert:cpu",

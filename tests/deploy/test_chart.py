@@ -183,7 +183,7 @@ def test_another_export_goes_into_another_folder() -> None:
     for more in ({}, {"precision": "int8"}, {"gpu": {"count": 1}}, {"model": "org/other"}):
         rendered = render(MODEL | EXPORT | more)
         (init,) = rendered.pod["initContainers"]
-        assert init["args"][1] == rendered.environment["BERT_ARTIFACT"]
+        assert init["args"][1] == rendered.environment["BERT_MODEL"]
         folders.add(init["args"][1])
     assert len(folders) == 4
 

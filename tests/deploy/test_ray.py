@@ -82,7 +82,7 @@ def test_replicas_follow_how_busy_they_are_and_the_tokens_that_wait(
 
 def test_the_application_has_the_arguments_of_its_command(module: ModuleType) -> None:
     deployed, arguments = module.app(
-        {"artifact": "/models/bert", "threads": "4", "min_replicas": "2", "max_replicas": "8"}
+        {"model": "/models/bert", "threads": "4", "min_replicas": "2", "max_replicas": "8"}
     )
     scaling = deployed.asked["autoscaling_config"]
     assert (scaling.min_replicas, scaling.max_replicas) == (2, 8)
@@ -119,5 +119,5 @@ def test_only_public_names_are_used(module: ModuleType) -> None:
     assert used == {"Engine", "make_app"}
     assert all("packbert." not in path.read_text("utf-8") for path in FOLDER.glob("*.py"))
     readme = (FOLDER / "README.md").read_text("utf-8")
-    assert "serve run bert_serve:app artifact=" in readme
-    assert "python deploy/ray/bert_bulk.py in.parquet out.parquet --artifact" in readme
+    assert "serve run bert_serve:app model=" in readme
+    assert "python deploy/ray/bert_bulk.py in.parquet out.parquet --model" in readme

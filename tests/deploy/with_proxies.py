@@ -121,7 +121,7 @@ class Load:
 @pytest.mark.parametrize("proxy", PROXIES)
 def test_a_restart_of_both_replicas_in_turn_fails_no_request(proxy: str, bert_artifact: Path, tmp_path: Path) -> None:
     assert LINGER
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_TOKEN_BUDGET": "256", "BERT_LINGER_SECONDS": LINGER[1]}
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_TOKEN_BUDGET": "256", "BERT_LINGER_SECONDS": LINGER[1]}
     with ExitStack() as stack:
         replicas = [stack.enter_context(ServiceProcess(settings)) for _ in range(2)]
         url = stack.enter_context(running(proxy, replicas, tmp_path))

@@ -64,7 +64,7 @@ def url(cluster: Cluster, bert_artifact: Path) -> str:  # noqa: ARG001 - it is r
     port = free_port()
     serve.start(proxy_location="HeadOnly", http_options=HTTPOptions(host="127.0.0.1", port=port))
     serve.run(  # one replica on each node
-        bert_serve.app({"artifact": str(bert_artifact), "threads": "2", "min_replicas": "2"})
+        bert_serve.app({"model": str(bert_artifact), "threads": "2", "min_replicas": "2"})
     )
     return f"http://127.0.0.1:{port}"
 
@@ -142,7 +142,7 @@ def test_a_bulk_job_has_every_row_once_although_a_node_is_killed(
     bert_bulk = import_module("bert_bulk")
     killer = threading.Thread(target=kill_node_when_rows_are_written, args=(cluster, tmp_path / "out.parquet.writing"))
     killer.start()
-    assert bert_bulk.main([str(source), str(output), "--artifact", str(exported("bert").root)]) == 0
+    assert bert_bulk.main([str(source), str(output), "--model", str(exported("bert").root)]) == 0
     killer.join()
     assert len(cluster.worker_nodes) == 1
     table = parquet.read_table(output)

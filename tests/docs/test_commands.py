@@ -134,7 +134,7 @@ def test_the_task_of_the_worked_example_answers(artifact_of: Callable[[str], Pat
     asked = (
         "from packbert.service.library import engine\n"
         'engine.ROUTES["/distinct"] = native.ROUTES["/distinct"]\n'
-        f'with engine.Engine.from_artifact("{artifact_of("sample")}") as model:\n'
+        f'with engine.Engine.from_model("{artifact_of("sample")}") as model:\n'
         '    print(model.wait(model.run("/distinct", inputs=["my dog", "my dog", "the train was late"])))\n'
         "from pathlib import Path\n"
         "from tests.service.in_process import ask, serve_in_process\n"

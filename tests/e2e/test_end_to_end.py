@@ -26,7 +26,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_bundled_model_gives_sensible_answers_for_all_three_tasks(artifact: Path) -> None:
-    with ServiceProcess({"BERT_ARTIFACT": str(artifact)}) as process, httpx.Client(base_url=process.url) as client:
+    with ServiceProcess({"BERT_MODEL": str(artifact)}) as process, httpx.Client(base_url=process.url) as client:
         texts = ["She was ill, so she went to see a [MASK].", "这本书很有[MASK]思。"]
         words = client.post("/fill-mask", json={"inputs": texts, "top_k": 1}).json()
         assert [one[0]["token_str"] for one in words] == ["doctor", "意"]
@@ -49,7 +49,7 @@ def test_the_bundled_model_gives_sensible_answers_for_all_three_tasks(artifact: 
 def test_sigterm_under_load_answers_every_request_and_exits_with_0(artifact: Path) -> None:
     texts = [["word " * 100] * 10 for _ in range(8)]
     with (
-        ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "256"}) as process,
+        ServiceProcess({"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "256"}) as process,
         httpx.Client(base_url=process.url, timeout=60) as client,
     ):
         with ThreadPoolExecutor(8) as pool:
@@ -67,6 +67,6 @@ def test_a_damaged_artifact_stops_the_start(artifact: Path, tmp_path: Path) -> N
     shutil.copytree(artifact, damaged)
     weights = damaged / "cpu" / "model.onnx.data"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    finished = fail_to_serve({"BERT_ARTIFACT": str(damaged)})
+    finished = fail_to_serve({"BERT_MODEL": str(damaged)})
     assert finished.returncode == 2
     assert "SHA-256" in finished.stderr

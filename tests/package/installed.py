@@ -16,7 +16,7 @@ import asyncio, json, sys
 from packbert import Engine
 
 async def story():
-    async with Engine.from_artifact(sys.argv[1]) as engine:
+    async with Engine.from_model(sys.argv[1]) as engine:
         vectors = (await engine.embed(["my dog is hairy", "it rains"])).tolist()
     own = [name for name in sys.modules if name.split(".")[0] in ("service", "model_export")]
     print(json.dumps({"vectors": vectors, "modules": own}))

@@ -25,7 +25,7 @@ def test_the_library_and_the_service_run_beside_a_package_named_service(
     path = {"PYTHONPATH": os.pathsep.join([str(foreign), str(paths.ROOT)])}
     assert np.array_equal(embed_by_library(sys.executable, bert_artifact, foreign, path), expected)
     monkeypatch.chdir(foreign)
-    settings = {"BERT_ARTIFACT": str(bert_artifact)} | path
+    settings = {"BERT_MODEL": str(bert_artifact)} | path
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
         assert np.array_equal(as_vectors(client.post("/embed", json={"inputs": TEXTS}).json()), expected)
 

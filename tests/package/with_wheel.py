@@ -95,7 +95,7 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     for workers in ("1", "2"):
-        settings = {"BERT_ARTIFACT": str(artifact), "BERT_WORKERS": workers}
+        settings = {"BERT_MODEL": str(artifact), "BERT_WORKERS": workers}
         with ServiceProcess(settings) as process:
             output = tmp_path / f"client-{workers}.jsonl"
             command = [installed.commands / "packbert", "client", "embed", source, "-o", output, "--url", process.url]

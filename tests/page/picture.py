@@ -52,7 +52,7 @@ def take_panel(shown: Shown, panel: str) -> bytes:
 
 
 def write_pictures(artifact: Path) -> None:
-    with ServiceProcess({"BERT_ARTIFACT": str(artifact)}) as process, start_browser() as browser:
+    with ServiceProcess({"BERT_MODEL": str(artifact)}) as process, start_browser() as browser:
         for view, path in PICTURES.items():
             with show(browser, process.url, view) as shown:
                 path.write_bytes(take_picture(shown))

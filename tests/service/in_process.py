@@ -66,7 +66,7 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
 
 def ask_tasks(folder: Path, question: Callable[[Tasks], Coroutine[Any, Any, T]], **settings: Any) -> T:
     """The answer to a question to the tasks of the artifact in `folder`."""
-    with open_tasks(open_artifact(folder), Settings(artifact=folder, **settings)) as tasks:
+    with open_tasks(open_artifact(folder), Settings(model=str(folder), **settings)) as tasks:
         return asyncio.run(question(tasks))
 
 
@@ -75,7 +75,7 @@ def ask_engine(folder: Path, question: Callable[[Tasks], Any], **settings: Any) 
     given = {"token_budget": 256, "threads": 1} | settings
 
     async def story() -> Any:
-        backend = Backend(open_artifact(folder), Settings(artifact=folder, **given), Metrics())
+        backend = Backend(open_artifact(folder), Settings(model=str(folder), **given), Metrics())
         await backend.open()
         try:
             return await question(backend.tasks)
@@ -139,7 +139,7 @@ def ask(client: InProcessClient, path: str, **body: Any) -> Any:
 
 @contextmanager
 def serve_in_process(folder: Path, **settings: str) -> Iterator[InProcessClient]:
-    chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | settings)
+    chosen = Settings.from_environment({"BERT_MODEL": str(folder)} | settings)
     artifact = open_artifact(folder).served_as(chosen.served_model_name)
     with open_tasks(artifact, chosen) as tasks:
         yield InProcessClient(InProcessModel(artifact, chosen, tasks))

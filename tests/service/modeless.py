@@ -64,7 +64,7 @@ async def serve(
     artifact: Path, story: Callable[[Server, int], Awaitable[None]], most: int = MAX_CONNECTIONS, **settings: Any
 ) -> None:
     """Runs `story` with a server of at most so many connections, and its port; it ends after it."""
-    chosen = Settings.model_validate({"artifact": artifact} | settings)
+    chosen = Settings.model_validate({"model": str(artifact)} | settings)
     server = build(chosen, modeless(open_artifact(artifact), chosen))
     server.limits.most = most
     listener = socket.create_server(("127.0.0.1", 0))

@@ -25,7 +25,7 @@ def restore_logging() -> Iterator[None]:
 
 
 def configure(**settings: Any) -> None:
-    configure_logging(Settings.model_validate({"artifact": "."} | settings), process="engine")
+    configure_logging(Settings.model_validate({"model": "."} | settings), process="engine")
 
 
 def test_text_lines_have_the_fields_of_an_access_line_at_their_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_no_access_line_is_written_unless_it_is_asked_for(capsys: pytest.Capture
 
 
 def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> None:
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_API_KEY": "topsecret"}
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_API_KEY": "topsecret"}
     with (
         ServiceProcess(settings | {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}) as process,
         httpx.Client(base_url=process.url, headers={"authorization": "Bearer topsecret"}) as client,

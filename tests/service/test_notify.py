@@ -58,7 +58,7 @@ def test_a_manager_that_is_gone_stops_no_service(tmp_path: Path, caplog: pytest.
 
 
 def test_the_socket_is_the_one_that_the_manager_names() -> None:
-    settings = {"BERT_ARTIFACT": "x"}
+    settings = {"BERT_MODEL": "x"}
     assert Settings.from_environment(settings | {"NOTIFY_SOCKET": "/run/notify"}).notify_socket == "/run/notify"
     assert Settings.from_environment(settings).notify_socket == ""
 
@@ -66,7 +66,7 @@ def test_the_socket_is_the_one_that_the_manager_names() -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_started_service_notifies(workers: str, bert_artifact: Path, manager: socket.socket) -> None:
     settings = {
-        "BERT_ARTIFACT": str(bert_artifact),
+        "BERT_MODEL": str(bert_artifact),
         "BERT_WORKERS": workers,
         "NOTIFY_SOCKET": manager.getsockname(),
     }

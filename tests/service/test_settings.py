@@ -11,18 +11,16 @@ from packbert.service.flags import variables_of
 from packbert.service.settings import GONE, Settings, SettingsError
 from tests.paths import ROOT
 
-GOOD = {"BERT_ARTIFACT": "/models/bert"}
+GOOD = {"BERT_MODEL": "/models/bert"}
 
 
-def test_the_artifact_is_all_that_must_be_set() -> None:
+def test_the_model_is_all_that_must_be_set() -> None:
     settings = Settings.from_environment(GOOD)
-    assert settings.artifact == Path("/models/bert")
-    assert settings.port == 8080
+    assert (settings.model, settings.port) == ("/models/bert", 8080)
 
 
-def test_a_model_is_named_instead_of_an_artifact() -> None:
-    settings = Settings.from_environment({"BERT_MODEL": "google-bert/bert-base-chinese", "XDG_CACHE_HOME": "/data"})
-    assert (settings.model, settings.artifact) == ("google-bert/bert-base-chinese", None)
+def test_the_cache_is_in_a_folder_of_the_user() -> None:
+    settings = Settings.from_environment(GOOD | {"XDG_CACHE_HOME": "/data"})
     assert settings.cache_folder == Path("/data/packbert")
     given = Settings.from_environment({"BERT_MODEL": "/a", "BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"})
     assert given.cache_folder == Path("/cache")
@@ -33,8 +31,7 @@ def test_a_model_is_named_instead_of_an_artifact() -> None:
     ("variables", "sentence"),
     [
         ({}, "no model is named: name it on the command line or in BERT_MODEL: a hub id such as google-bert/"),
-        (GOOD | {"BERT_MODEL": "a/b"}, "BERT_MODEL and BERT_ARTIFACT are both set: leave one out"),
-        (GOOD | {"BERT_PRECISION": "int8"}, "BERT_PRECISION is for BERT_MODEL: an artifact has its own"),
+        (GOOD | {"BERT_MODELS": "a=b/c"}, "BERT_MODEL and BERT_MODELS are both set: leave one out"),
     ],
 )
 def test_one_model_is_named(variables: dict[str, str], sentence: str) -> None:
@@ -82,7 +79,7 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
         ("BERT_TOKEN_BUDGET", "9999999999", "BERT_TOKEN_BUDGET: "),
         ("BERT_HOST", "", "BERT_HOST: it is empty"),  # would listen on every interface
-        ("BERT_ARTIFACT", " ", "BERT_ARTIFACT: it is empty"),
+        ("BERT_MODEL", " ", "BERT_MODEL: it is empty"),
         ("BERT_API_KEY", "secret\n", "BERT_API_KEY: "),
         ("BERT_API_KEY", " ", "BERT_API_KEY: "),
         ("BERT_API_KEY", "sec\x07ret", "BERT_API_KEY: "),
@@ -114,13 +111,13 @@ def test_what_became_of_a_gone_setting_names_settings_that_exist() -> None:
 def test_a_start_with_a_gone_setting_ends_with_code_2_and_its_sentence() -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "packbert", "serve", "--update"],
-        env=GOOD | {"BERT_MAX_TOP_K": "5", "PYTHONPATH": str(ROOT)},
+        env={"BERT_ARTIFACT": "/models/bert", "BERT_MAX_TOP_K": "5", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert finished.returncode == 2
-    names = {"BERT_MAX_TOP_K": "BERT_MAX_TOP_K", "BERT_UPDATE": "--update"}
+    names = {name: name for name in ("BERT_ARTIFACT", "BERT_MAX_TOP_K")} | {"BERT_UPDATE": "--update"}
     sentences = "; ".join(f"{shown} is no setting any more: {GONE[name]}; unset it" for name, shown in names.items())
     assert finished.stderr == f"packbert serve: {sentences}\n"
 
@@ -155,4 +152,4 @@ def test_what_kubernetes_sets_for_a_service_of_that_name_is_told_as_such(linked:
     with pytest.raises(
         SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"
     ):
-        Settings.from_environment({"BERT_ARTIFACT": "/a", linked: "10.0.0.1"})
+        Settings.from_environment({"BERT_MODEL": "/a", linked: "10.0.0.1"})

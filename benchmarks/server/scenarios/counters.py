@@ -40,7 +40,7 @@ async def counters(artifact: Path, _: LoadPlan) -> list[Finding]:
 
 
 async def _compare(artifact: Path, workers: int) -> list[Finding]:
-    settings = SETTINGS | {"BERT_ARTIFACT": str(artifact), "BERT_WORKERS": str(workers)}
+    settings = SETTINGS | {"BERT_MODEL": str(artifact), "BERT_WORKERS": str(workers)}
     name, sent = f"counters, {workers} workers", Sent()
     with ServiceProcess(settings) as process:
         kinds = _requests() * ROUNDS

@@ -24,7 +24,7 @@ async def sigterm(artifact: Path, plan: LoadPlan) -> list[Finding]:
     codes: Counter[int] = Counter()
     slowest = 0.0
     for _ in range(plan.times):
-        with ServiceProcess({"BERT_ARTIFACT": str(artifact)}) as process:
+        with ServiceProcess({"BERT_MODEL": str(artifact)}) as process:
             clients = [asyncio.create_task(_ask_until_refused(process.port)) for _ in range(SIGTERM_CLIENTS)]
             await asyncio.sleep(random.uniform(0.3, 1.0))
             began = time.monotonic()
@@ -63,7 +63,7 @@ async def poison(artifact: Path, _: LoadPlan) -> list[Finding]:
         word = poison_word(artifact, Path(folder) / "poisoned")[0]
         requests = [[random_text(random.randint(3, 40)) for _ in range(10)] for _ in range(1000)]
         requests[POISONED_REQUEST][POISONED_TEXT] += f" {word}"
-        with ServiceProcess({"BERT_ARTIFACT": str(Path(folder) / "poisoned")}) as process:
+        with ServiceProcess({"BERT_MODEL": str(Path(folder) / "poisoned")}) as process:
             statuses = await _send_all(process.port, requests)
             after = await metrics(process.port)
     failed = [n for n, status in enumerate(statuses) if status != 200]

@@ -49,7 +49,7 @@ async def rolling(artifact: Path, plan: LoadPlan) -> list[Finding]:
 
 async def _roll(artifact: Path, requests: int, workers: int) -> list[Finding]:
     settings = {
-        "BERT_ARTIFACT": str(artifact),
+        "BERT_MODEL": str(artifact),
         "BERT_WORKERS": str(workers),
         "BERT_LINGER_SECONDS": str(LINGER_SECONDS),
     }

@@ -54,7 +54,7 @@ def killed(bert_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("killed")
     (folder / "in.txt").write_text("\n".join(TEXTS) + "\n", "utf-8")
     command = ["packbert", "bulk", str(folder / "in.txt"), str(folder / "out.npy"), "--skip-errors"]
-    process = start(command, BERT_ARTIFACT=str(bert_artifact), BERT_POOLING="cls")
+    process = start(command, BERT_MODEL=str(bert_artifact), BERT_POOLING="cls")
     wait_for_a_part(process, folder / "out.npy.parts")
     kill(process)
     assert not (folder / "out.npy").exists()
@@ -76,7 +76,7 @@ def restored(killed: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def job_folder(killed: Path, bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("BERT_ARTIFACT", str(bert_artifact))
+    monkeypatch.setenv("BERT_MODEL", str(bert_artifact))
     monkeypatch.setenv("BERT_POOLING", "cls")
     with restored(killed) as folder:
         yield folder
@@ -94,7 +94,7 @@ def test_the_same_job_continues_with_every_row_once_and_counts_the_refusals_of_a
     assert run(job_folder, "--skip-errors") == 3
     assert "rows that were refused and have no answer: 3" in capsys.readouterr().err
     vectors = np.load(job_folder / "out.npy")
-    with Engine.from_artifact(bert_artifact, pooling="cls") as engine:
+    with Engine.from_model(bert_artifact, pooling="cls") as engine:
         expected = np.asarray(list(engine.embed_all([f"dog {number}" for number in range(977)])))[np.arange(ROWS) % 977]
     expected[REFUSED] = np.nan
     assert np.array_equal(vectors, expected, equal_nan=True)
@@ -142,10 +142,10 @@ def test_an_other_artifact_file_size_of_parts_or_version_is_another_job(
         patch.setattr(bulk, "version", lambda _: "0.2.0")
         assert run(job_folder, "--skip-errors") == 2
     assert re.search(r'version was "[^"]+" and is "0\.2\.0"', capsys.readouterr().err)
-    monkeypatch.setenv("BERT_ARTIFACT", str(exported("distilbert").root))
+    monkeypatch.setenv("BERT_MODEL", str(exported("distilbert").root))
     assert run(job_folder, "--skip-errors") == 2
     assert 'digest was "' in capsys.readouterr().err
-    monkeypatch.setenv("BERT_ARTIFACT", str(exported("bert").root))
+    monkeypatch.setenv("BERT_MODEL", str(exported("bert").root))
     with (job_folder / "in.txt").open("a") as file:
         file.write("one more\n")
     assert run(job_folder, "--skip-errors") == 2
@@ -156,7 +156,7 @@ def test_two_runs_do_not_share_an_output_and_a_kill_releases_it(
     job_folder: Path, bert_artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["packbert", "bulk", str(job_folder / "in.txt"), str(job_folder / "other.npy"), "--skip-errors"]
-    first = start(command, BERT_ARTIFACT=str(bert_artifact), BERT_POOLING="cls")
+    first = start(command, BERT_MODEL=str(bert_artifact), BERT_POOLING="cls")
     wait_for_a_part(first, job_folder / "other.npy.parts")
     first.send_signal(signal.SIGSTOP)  # it neither ends nor goes on
     arguments = [str(job_folder / "in.txt"), str(job_folder / "other.npy"), "--skip-errors"]
@@ -184,11 +184,11 @@ def test_a_server_that_was_started_with_other_defaults_continues_no_job_of_the_c
     source, output = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_text("\n".join(TEXTS) + "\n", "utf-8")
     command = ["embed", str(source), "-o", str(output), "--skip-errors", "--url"]
-    with ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_POOLING": "cls"}) as server:
+    with ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_POOLING": "cls"}) as server:
         process = start(["packbert", "client", *command, server.url])
         wait_for_a_part(process, tmp_path / "out.npy.parts")
         kill(process)
-    with ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_POOLING": "mean"}) as server:
+    with ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_POOLING": "mean"}) as server:
         assert client_main([*command, server.url]) == 2
         assert 'parts of another job: pooling was "cls" and is "mean"' in capsys.readouterr().err
         assert not output.exists()
@@ -201,7 +201,7 @@ def test_a_server_that_changes_while_a_job_runs_adds_no_part_to_it(
     source, output = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_text("\n".join(f"dog {row}" for row in range(4000)) + "\n", "utf-8")
     first, second = (
-        ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_POOLING": pooling}) for pooling in ("cls", "mean")
+        ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_POOLING": pooling}) for pooling in ("cls", "mean")
     )
     with first, second, Client(first.url, patience_seconds=0.0) as client:
         kept: set[str] = set()
@@ -222,7 +222,7 @@ def test_a_refused_key_is_no_refused_row(
 ) -> None:
     source, output = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_text("my dog\n", "utf-8")
-    with ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_API_KEY": "secret"}) as server:
+    with ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_API_KEY": "secret"}) as server:
         assert client_main(["embed", str(source), "-o", str(output), "--skip-errors", "--url", server.url]) == 1
     assert "packbert client: this server requires `Authorization: Bearer KEY`" in capsys.readouterr().err
     assert not output.exists()

@@ -20,8 +20,8 @@ from packbert.service.engine.info import engine_info
 from packbert.service.engine.mapped_file import mappings_of
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import DeviceError
-from packbert.service.model_cache import Cache, ModelError
-from packbert.service.prepare import Wanted, prepare_artifact
+from packbert.service.model_cache import ModelError
+from packbert.service.prepare import find_model
 from packbert.service.scheduling.cores import SERIAL, Concurrency
 from packbert.service.settings import Settings
 from tests.paths import GOLDEN
@@ -78,7 +78,7 @@ def test_a_self_test_at_start_finds_the_same(runner: ModelRunner) -> None:
 
 def test_what_runs_it_is_named(runner: ModelRunner, artifact: Artifact) -> None:
     assert runner.provider == "OpenVINO"
-    info = engine_info(artifact, Settings(artifact=artifact.folder.parent), runner.provider)
+    info = engine_info(artifact, Settings(model=str(artifact.folder.parent)), runner.provider)
     assert (info["precision"], info["execution_provider"]) == ("bf16", "OpenVINO")
     assert info["versions"]["openvino"][:2] == "20"
 
@@ -137,9 +137,8 @@ def test_without_the_processor_or_the_package_it_is_refused(
     assert main([str(GOLDEN / "bert"), str(tmp_path / "artifact"), "--precision", "bf16"]) == 2
     assert reason in capsys.readouterr().err
     assert not (tmp_path / "artifact").exists()
-    wanted = Wanted(model=str(GOLDEN / "bert"), device="cpu", precision="bf16")
     with pytest.raises(ModelError) as refused_model:
-        prepare_artifact(wanted, Cache(tmp_path / "cache"))
+        find_model(Settings(model=str(GOLDEN / "bert"), precision="bf16"))
     assert reason in str(refused_model.value)
 
 

@@ -132,7 +132,7 @@ def test_a_trial_that_crashes_or_hangs_counts_as_failed(
 
 @pytest.mark.usefixtures("gpu")
 def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
-    settings = Settings(artifact=folder, token_budget=64, threads=1)
+    settings = Settings(model=str(folder), token_budget=64, threads=1)
 
     async def story() -> None:
         backend = Backend(read_artifact(folder, "cuda"), settings, Metrics())
@@ -156,9 +156,9 @@ def test_a_cpu_in_place_of_the_gpu_is_degraded_in_the_log_ready_info_and_metrics
         for reason in ("", "no kernel"):
             found = ArtifactChoice(cpu, reason)
             monkeypatch.setattr(device, "find_artifact", lambda *_, found=found: found)
-            device.find_artifacts([Settings(artifact=bert_artifact)])
+            device.find_artifacts([Settings(model=str(bert_artifact))])
     assert caplog.messages == ["DEGRADED: serving on the CPU, because the GPU cannot be used: no kernel"]
-    settings = Settings(artifact=bert_artifact, token_budget=64, threads=1)
+    settings = Settings(model=str(bert_artifact), token_budget=64, threads=1)
 
     async def story() -> None:
         backend = Backend(cpu, settings, Metrics(), degraded="no kernel")

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import numpy as np
@@ -16,11 +16,12 @@ from packbert.model_export.artifact.batch import Tokens
 from packbert.model_export.export import export
 from packbert.service.artifact import ManifestError, open_artifact
 from packbert.service.engine.calibration import self_test
-from packbert.service.engine.device import export_device
+from packbert.service.engine.device import export_device, find_artifact
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import CudaSession, runtime_fault, runtime_memory, why_cuda_unavailable
 from packbert.service.errors import DeviceError, InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
+from packbert.service.settings import Settings
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
 from tests.serving import fail_to_serve
@@ -45,7 +46,7 @@ def runner(both: Path) -> Iterator[ModelRunner]:
 
 
 def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both: Path) -> None:
-    finished = fail_to_serve({"BERT_ARTIFACT": str(both), "BERT_DEVICE": "cuda"})
+    finished = fail_to_serve({"BERT_MODEL": str(both), "BERT_DEVICE": "cuda"})
     assert finished.returncode == 2
     assert "BERT_DEVICE is cuda, but the GPU cannot be used: " in finished.stderr
     assert any(word in finished.stderr for word in ("driver", "library", "provider", "device is detected"))
@@ -53,21 +54,26 @@ def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both
 
 def test_a_folder_with_only_a_gpu_artifact_names_the_export_to_run(both: Path, tmp_path: Path) -> None:
     shutil.copytree(both / "cuda", tmp_path / "artifact" / "cuda")
-    finished = fail_to_serve({"BERT_ARTIFACT": str(tmp_path / "artifact")})
+    finished = fail_to_serve({"BERT_MODEL": str(tmp_path / "artifact")})
     assert finished.returncode == 2
     assert "export one with --device cpu too" in finished.stderr
-    explicit = fail_to_serve({"BERT_ARTIFACT": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
+    explicit = fail_to_serve({"BERT_MODEL": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
     assert explicit.returncode == 2
     assert "holds no artifact for cpu, only one for cuda" in explicit.stderr
 
 
-def test_a_part_of_an_artifact_names_the_artifact(both: Path) -> None:
-    with pytest.raises(ManifestError, match=f"name the artifact, {both}$"):
-        open_artifact(both / "cpu")
+def test_an_artifact_is_neither_exported_nor_copied_to_a_cache(bert_artifact: Path) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError
+
+    found = find_artifact(Settings(model=str(bert_artifact)), refuse).artifact
+    assert found.folder.parent == bert_artifact
+    with pytest.raises(ManifestError, match="holds no artifact for cuda, only one for cpu: make one with `packbert ex"):
+        find_artifact(Settings(model=str(bert_artifact), device="cuda"), refuse)
 
 
 def test_auto_falls_back_to_the_cpu_with_a_warning(both: Path) -> None:
-    settings = {"BERT_ARTIFACT": str(both), "CUDA_VISIBLE_DEVICES": ""}
+    settings = {"BERT_MODEL": str(both), "CUDA_VISIBLE_DEVICES": ""}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
         info = client.get("/info").json()
         assert info["device"] == "cpu"

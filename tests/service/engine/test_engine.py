@@ -31,7 +31,7 @@ PATIENCE = 30.0  # seconds for what takes a fraction of one
 
 def settings_for(artifact: Artifact, **more: str) -> Settings:
     variables = {
-        "BERT_ARTIFACT": str(artifact.folder.parent),
+        "BERT_MODEL": str(artifact.folder.parent),
         "BERT_TOKEN_BUDGET": "64",
         "BERT_THREADS": "1",
     }

@@ -46,7 +46,7 @@ def _receive(connection: socket.socket, last: bytes) -> bytes:
 def client(bert_artifact: Path) -> Iterator[httpx.Client]:
     settings = slow | {"BERT_MAX_BODY_BYTES": "1000000"}
     with (
-        ServiceProcess(settings | {"BERT_ARTIFACT": str(bert_artifact)}) as process,
+        ServiceProcess(settings | {"BERT_MODEL": str(bert_artifact)}) as process,
         httpx.Client(base_url=process.url, timeout=60) as one,
     ):
         yield one
@@ -66,7 +66,7 @@ def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, t
             ]
             return await asyncio.gather(*(ask(client, texts) for texts in requests))
 
-    with ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "poisoned")}) as process:
+    with ServiceProcess({"BERT_MODEL": str(tmp_path / "poisoned")}) as process:
         answers = asyncio.run(crowd(process.url))
         with httpx.Client(base_url=process.url) as client:
             alone = client.post("/embed", json={"inputs": "a cat"})
@@ -79,7 +79,7 @@ def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, t
 
 def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_artifact: Path) -> None:
     settings = {
-        "BERT_ARTIFACT": str(bert_artifact),
+        "BERT_MODEL": str(bert_artifact),
         "BERT_THREADS": "1",
         "BERT_TOKEN_BUDGET": "290000",
         "BERT_MAX_WAITING_TOKENS": "10000000",
@@ -113,7 +113,7 @@ def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_a
                 statuses.append(client.post("/embed", json={"inputs": ["a cat " * 20] * 20}).status_code)
         return statuses
 
-    with ServiceProcess(slow | {"BERT_ARTIFACT": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
+    with ServiceProcess(slow | {"BERT_MODEL": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
         clients = [pool.submit(ask_until_the_end, process.url) for _ in range(8)]
         with httpx.Client(base_url=process.url) as client:
             until(lambda: metrics(client)["bert_inflight_requests"] >= 4)
@@ -127,7 +127,7 @@ def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connectio
 ) -> None:
     """Its body, which no socket holds as a whole, is still on its way when the refusal is already certain."""
     body = json.dumps({"inputs": ["word " * 700] * 2000}).encode()
-    with ServiceProcess(slow | {"BERT_ARTIFACT": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
+    with ServiceProcess(slow | {"BERT_MODEL": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
         with (
             httpx.Client(base_url=process.url, timeout=60) as client,
             socket.create_connection(("127.0.0.1", process.port)) as late,
@@ -148,7 +148,7 @@ def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connectio
 
 
 def test_what_does_not_finish_within_the_drain_time_is_answered_503_and_the_exit_code_is_0(bert_artifact: Path) -> None:
-    settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_DRAIN_SECONDS": "0.3"}
+    settings = slow | {"BERT_MODEL": str(bert_artifact), "BERT_DRAIN_SECONDS": "0.3"}
     with (
         ServiceProcess(settings) as process,
         httpx.Client(base_url=process.url, timeout=60) as client,
@@ -183,7 +183,7 @@ def test_callers_who_leave_are_gone_from_the_line_and_their_work_never_runs(clie
 
 
 def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifact: Path) -> None:
-    settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "1000"}
+    settings = slow | {"BERT_MODEL": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "1000"}
     work = {"inputs": ["a cat and a dog " * 5] * 100}
     with (
         ServiceProcess(settings) as process,

@@ -33,7 +33,7 @@ def own_artifact(bert_artifact: Path, tmp_path: Path) -> Path:
 
 
 def service(artifact: Path, **more: str) -> ServiceProcess:
-    settings = {"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "64"}
+    settings = {"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "64"}
     return ServiceProcess(settings | more)
 
 

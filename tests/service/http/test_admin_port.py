@@ -23,7 +23,7 @@ ON_BOTH = ["/health", "/ready"]
 
 @pytest.fixture(scope="module")
 def app(bert_artifact: Path) -> Any:
-    settings = Settings(artifact=bert_artifact, admin_port=9000)
+    settings = Settings(model=str(bert_artifact), admin_port=9000)
     return create_app(modeless(open_artifact(bert_artifact), settings))
 
 
@@ -80,7 +80,7 @@ def test_a_browser_is_not_sent_to_documentation_that_is_not_there(app: Any) -> N
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_running_service_has_two_ports(bert_artifact: Path, workers: int) -> None:
     admin_port = free_port()
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_WORKERS": str(workers)}
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_WORKERS": str(workers)}
     with (
         ServiceProcess(settings | {"BERT_ADMIN_PORT": str(admin_port)}) as service,
         httpx.Client(base_url=service.url) as public,
@@ -97,7 +97,7 @@ def test_a_running_service_has_two_ports(bert_artifact: Path, workers: int) -> N
 def test_an_admin_port_that_is_taken_stops_the_start_before_the_artifact_is_read() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        variables = variables_with(BERT_ARTIFACT="/nothing", BERT_PORT=str(free_port()), BERT_ADMIN_PORT=str(port))
+        variables = variables_with(BERT_MODEL="/nothing", BERT_PORT=str(free_port()), BERT_ADMIN_PORT=str(port))
         ended = subprocess.run(
             [sys.executable, "-m", "packbert", "serve"], env=variables, capture_output=True, text=True
         )
@@ -107,4 +107,4 @@ def test_an_admin_port_that_is_taken_stops_the_start_before_the_artifact_is_read
 
 def test_one_port_cannot_be_both() -> None:
     with pytest.raises(SettingsError, match="BERT_ADMIN_PORT: 8080 is BERT_PORT too"):
-        Settings.from_environment({"BERT_ARTIFACT": "a", "BERT_ADMIN_PORT": "8080"})
+        Settings.from_environment({"BERT_MODEL": "a", "BERT_ADMIN_PORT": "8080"})

@@ -29,7 +29,7 @@ class FakeModel(OnlyModel):
     """Rejects requests with `error`, if there is one; its model always fails with an unexpected error."""
 
     def __init__(self, *, error: ServiceError | None = None, draining: bool = False, **settings: Any) -> None:
-        self.settings = Settings.model_validate({"artifact": "."} | settings)
+        self.settings = Settings.model_validate({"model": "."} | settings)
         self.metrics = Metrics()
         self.error, self.draining = error, draining
         self.admissions: list[int] = []

@@ -91,7 +91,7 @@ class FakeModel(OnlyModel):
     """Admits every request; `TASKS` with `task` replaced need no more."""
 
     def __init__(self, **settings: Any) -> None:
-        self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)
+        self.settings = Settings.model_validate({"model": ".", "max_body_bytes": 1000} | settings)
         self.metrics = Metrics()
         self.artifact, self.manifest = SimpleNamespace(manifest=MANIFEST), MANIFEST
 

@@ -123,7 +123,7 @@ def service(bert_artifact: Path) -> Iterator[Service]:
     claimed = replace(
         real.manifest, heads=HEADS, sparse="relu", labels=("entailment", "other"), pair_labels=("is_next", "not_next")
     )
-    artifact, settings = replace(real, manifest=claimed), Settings(artifact=bert_artifact)
+    artifact, settings = replace(real, manifest=claimed), Settings(model=str(bert_artifact))
     tokenizer = Tokenizer(artifact, settings.max_characters)
     tokenizer.open()
     tasks = Tasks(

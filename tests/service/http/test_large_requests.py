@@ -40,7 +40,7 @@ class Service(ServiceProcess):
 
 @pytest.fixture(scope="module")
 def service(bert_artifact: Path) -> Iterator[Service]:
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_TOKEN_BUDGET": "256"}
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_TOKEN_BUDGET": "256"}
     with Service(settings | {"BERT_MAX_WAITING_TOKENS": str(QUEUE)}) as running:
         yield running
 

@@ -31,7 +31,7 @@ from tests.service.modeless import LOOPS, play_server, run_server
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    service = ServiceProcess({"BERT_ARTIFACT": str(bert_artifact)})
+    service = ServiceProcess({"BERT_MODEL": str(bert_artifact)})
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), most))  # inherited by the child process
     try:
         with service:

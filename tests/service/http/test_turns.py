@@ -125,7 +125,7 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
     name: str, exported: Callable[..., Artifact]
 ) -> None:
     folder, meter, faults = exported(name).root, Meter(), list[str]()
-    settings = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | SETTINGS)
+    settings = Settings.from_environment({"BERT_MODEL": str(folder)} | SETTINGS)
 
     async def measure(app: Any, path: str, body: bytes) -> str:
         """What is wrong with the answer, its longest turn or its memory, or that it leaves cycles."""

@@ -23,7 +23,7 @@ LONG = "dog " * 400
 
 @pytest.fixture(scope="module")
 def engine(bert_artifact: Path) -> Iterator[Engine]:
-    with Engine.from_artifact(bert_artifact, max_inputs=50) as engine:
+    with Engine.from_model(bert_artifact, max_inputs=50) as engine:
         yield engine
 
 
@@ -91,7 +91,7 @@ def test_the_command_answers_files(
     bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine, suffix: str
 ) -> None:
     monkeypatch.setattr(job, "PART_ROWS", 16)
-    monkeypatch.setenv("BERT_ARTIFACT", str(bert_artifact))
+    monkeypatch.setenv("BERT_MODEL", str(bert_artifact))
     source, output = tmp_path / f"in{suffix}", tmp_path / "out.parquet"
     texts = [*TEXTS[:40], 'with "quotes", commas; and\ttabs']
     if suffix == ".parquet":
@@ -185,4 +185,7 @@ def test_a_checkpoint_is_exported_and_answers(
     monkeypatch.setenv("BERT_CACHE", str(tmp_path / "cache"))
     assert main(["--model", str(GOLDEN / "bert"), str(source), str(tmp_path / "checkpoint.npy")]) == 0
     assert main(["--model", str(bert_artifact), str(source), str(tmp_path / "artifact.npy")]) == 0
-    assert np.array_equal(np.load(tmp_path / "checkpoint.npy"), np.load(tmp_path / "artifact.npy"))
+    monkeypatch.setenv("BERT_MODELS", f"first={bert_artifact}")
+    assert main([str(source), str(tmp_path / "models.npy")]) == 0
+    for name in ("artifact", "models"):
+        assert np.array_equal(np.load(tmp_path / "checkpoint.npy"), np.load(tmp_path / f"{name}.npy"))

@@ -45,7 +45,7 @@ ONE_REQUEST: dict[str, tuple[tuple[Any, ...], tuple[str, dict[str, Any]]]] = {  
 
 @pytest.fixture(scope="module")
 def engine(bert_artifact: Path) -> Iterator[Engine]:
-    with Engine.from_artifact(bert_artifact, max_inputs=100) as engine:
+    with Engine.from_model(bert_artifact, max_inputs=100) as engine:
         yield engine
 
 
@@ -133,11 +133,9 @@ def test_the_methods_of_one_request_give_what_their_routes_give(engine: Engine) 
 
 
 def test_from_model_exports_a_checkpoint_as_packbert_serve_does(bert_artifact: Path, tmp_path: Path) -> None:
-    with Engine.from_artifact(bert_artifact) as by_artifact:
-        expected = by_artifact.wait(by_artifact.embed(TEXTS))
-    for source in (GOLDEN / "bert", bert_artifact):
-        with Engine.from_model(source, cache=tmp_path) as engine:
-            assert np.array_equal(engine.wait(engine.embed(TEXTS)), expected)
+    with Engine.from_model(bert_artifact) as of_artifact, Engine.from_model(GOLDEN / "bert", cache=tmp_path) as engine:
+        expected = of_artifact.wait(of_artifact.embed(TEXTS))
+        assert np.array_equal(engine.wait(engine.embed(TEXTS)), expected)
     with pytest.raises(ModelError, match="nowhere"), Engine.from_model(tmp_path / "nowhere", cache=tmp_path):
         pass
     with pytest.raises(SettingsError, match="precisions"):
@@ -149,7 +147,7 @@ def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Cal
     roots = [exported(name).root for name in ("bert-labels", "bert-tags", "distilbert-labels")]
 
     async def story() -> None:
-        engines = [Engine.from_artifact(root, token_budget=256) for root in roots]
+        engines = [Engine.from_model(root, token_budget=256) for root in roots]
         await asyncio.gather(*(one.open() for one in engines))
         classifier, tagger, cross_encoder = engines
         labels = await classifier.predict(["a text", ("a text", "a pair")], top_k=2)
@@ -197,7 +195,7 @@ def test_an_unpaired_surrogate_is_an_error_of_its_input(engine: Engine) -> None:
 
 def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -> None:
     async def story() -> None:
-        engine = Engine.from_artifact(str(bert_artifact))
+        engine = Engine.from_model(str(bert_artifact))
         assert engine.health() == (False, NOT_OPEN)
         with pytest.raises(Unavailable, match="the engine is not open: use it in `with "):
             await engine.embed("my dog")
@@ -206,7 +204,7 @@ def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -> None
         assert engine.health() == (False, "the model is loading: try again in a few seconds")
         await opening
         await engine.close()
-        engine = Engine.from_artifact(str(bert_artifact))
+        engine = Engine.from_model(str(bert_artifact))
         async with engine:
             assert engine.health() == (True, "ready")
             assert engine.info()["model"] == "bert"
@@ -231,26 +229,26 @@ def test_the_threads_of_an_engine_end_with_it(bert_artifact: Path, monkeypatch: 
 
     monkeypatch.setattr(huge_pages, "_move", move_at_the_end)
     before = {*threading.enumerate()}
-    with Engine.from_artifact(bert_artifact) as engine:
+    with Engine.from_model(bert_artifact) as engine:
         engine.wait(engine.embed(TEXTS))
         assert "huge pages" in {one.name for one in {*threading.enumerate()} - before}
         closing.set()
     until(lambda: {*threading.enumerate()} <= before, PATIENCE)  # they have been told to end
 
 
-def test_a_failed_load_raises_and_health_says_why(tmp_path: Path, bert_artifact: Path) -> None:
-    engine = Engine.from_artifact(tmp_path)
-    with pytest.raises(ManifestError, match="holds no artifact for cpu"), engine:
+def test_a_failed_load_raises_and_health_says_why(bert_artifact: Path) -> None:
+    engine = Engine.from_model(bert_artifact, device="cuda")
+    with pytest.raises(ManifestError, match="holds no artifact for cuda"), engine:
         pass
     assert not engine.health().ready
     assert "loading failed: ManifestError: " in engine.health().status
     with pytest.raises(SettingsError, match=r"^truncate: perhaps is not true or false"):
-        Engine.from_artifact(bert_artifact, truncate="perhaps")
+        Engine.from_model(bert_artifact, truncate="perhaps")
     with pytest.raises(SettingsError, match=r"unknown setting thread \(did you mean threads\?\); known are a"):
-        Engine.from_artifact(bert_artifact, thread=2)
+        Engine.from_model(bert_artifact, thread=2)
     with (
         pytest.raises(SettingsError, match="BERT_POOLING: bert has no sentence"),
-        Engine.from_artifact(bert_artifact, pooling="sentence"),
+        Engine.from_model(bert_artifact, pooling="sentence"),
     ):
         pass
 
@@ -260,12 +258,12 @@ def test_settings_of_the_environment_are_not_those_of_an_engine(
 ) -> None:
     monkeypatch.setenv("BERT_MAX_INPUTS", "3")
     monkeypatch.setenv("BERT_PORTT", "unknown")
-    assert Engine.from_artifact(bert_artifact).settings.max_inputs == 2048
+    assert Engine.from_model(bert_artifact).settings.max_inputs == 2048
 
 
 def test_an_engine_does_not_wait_for_itself(bert_artifact: Path, engine: Engine) -> None:
     async def story() -> None:
-        async with Engine.from_artifact(bert_artifact) as own:
+        async with Engine.from_model(bert_artifact) as own:
             with pytest.raises(RuntimeError, match="stop the engine's own event loop"):
                 own.wait(own.embed("my dog"))
             with pytest.raises(RuntimeError, match="open on another event loop"):
@@ -286,7 +284,7 @@ def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client
     expected = [server.post(route, json=body, headers=own_id) for route, body in requests]
 
     async def story() -> None:
-        async with Engine.from_artifact(bert_artifact, max_inputs=100) as engine:
+        async with Engine.from_model(bert_artifact, max_inputs=100) as engine:
             transport = httpx.ASGITransport(make_app(engine))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 found = [await client.post(route, json=body, headers=own_id) for route, body in requests]
@@ -304,7 +302,7 @@ def test_the_application_takes_the_keys_of_a_file_also_after_it_changed(bert_art
     (file := tmp_path / "keys").write_text("a key of the file\n")
 
     async def story() -> None:
-        async with Engine.from_artifact(bert_artifact, api_key_file=file) as engine:
+        async with Engine.from_model(bert_artifact, api_key_file=file) as engine:
             transport = httpx.ASGITransport(make_app(engine))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
 
@@ -327,8 +325,8 @@ def test_several_models_share_an_engine_and_a_call_names_one(
 ) -> None:
     paths = {"first": bert_artifact, "second": exported("distilbert-labels").root}
     with (
-        Engine.from_artifacts(paths, token_budget=256) as several,
-        Engine.from_artifact(paths["second"], token_budget=256) as alone,
+        Engine.from_models(paths, token_budget=256) as several,
+        Engine.from_model(paths["second"], token_budget=256) as alone,
     ):
         of_first = engine.wait(engine.embed(TEXTS))
         assert np.array_equal(several.wait(several.embed(TEXTS)), of_first)
@@ -343,6 +341,7 @@ def test_several_models_share_an_engine_and_a_call_names_one(
         for name in paths:
             assert several.info(name)["model"] == name
             assert several.health(name) == (True, "ready")
+            assert several.models.group[name].source == str(paths[name])
         assert several.load().waiting_tokens == 0
 
 
@@ -350,7 +349,7 @@ def test_the_application_of_several_models_has_the_paths_of_each(
     bert_artifact: Path, exported: Callable[..., Artifact]
 ) -> None:
     async def story() -> None:
-        async with Engine.from_artifacts({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own:
+        async with Engine.from_models({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own:
             transport = httpx.ASGITransport(make_app(own))
             async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
                 for name in ("first", "second"):
@@ -363,4 +362,4 @@ def test_the_application_of_several_models_has_the_paths_of_each(
 @pytest.mark.parametrize("paths", [{}, {"a name": "x"}, {"a/b": "x", "a": "y"}])
 def test_models_without_a_name_that_fits_into_a_path_are_refused(paths: dict[str, str]) -> None:
     with pytest.raises(SettingsError):
-        Engine.from_artifacts(paths)
+        Engine.from_models(paths)

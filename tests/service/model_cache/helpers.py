@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from packbert.service.model_cache import find_source
 from packbert.service.prepare import Wanted
 from tests.paths import GOLDEN
 
 PREPARE = """
 import logging, sys
 from pathlib import Path
-from packbert.service.model_cache import Cache
+from packbert.service.model_cache import Cache, find_source
 from packbert.service.prepare import Wanted, prepare_artifact
 logging.basicConfig(level="INFO", format="%(message)s")
-wanted = Wanted(model=sys.argv[1], device="cpu", precision=None)
+wanted = Wanted(source=find_source(sys.argv[1]), device="cpu", precision="fp32")
 print(prepare_artifact(wanted, Cache(Path(sys.argv[2]))))
 """
 LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
@@ -56,8 +57,8 @@ def sigterm_in(field: str, process: int) -> bool:
     return bool(int(status.partition(f"{field}:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1))
 
 
-def wanted(model: Path | str, *, precision: str | None = None) -> Wanted:
-    return Wanted(model=str(model), device="cpu", precision=precision)
+def wanted(model: Path | str, *, precision: str = "fp32") -> Wanted:
+    return Wanted(source=find_source(str(model)), device="cpu", precision=precision)
 
 
 def start_preparing(model: Path, cache: Path) -> subprocess.Popen[str]:

@@ -5,12 +5,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tqdm import tqdm
 
 from packbert.service import prepare as exporter
-from packbert.service.model_cache import ModelError
+from packbert.service.model_cache import ModelError, find_source
 
 
 @pytest.fixture
@@ -68,11 +69,16 @@ def test_a_sentence_after_an_unfinished_bar_is_found(show: Callable[[str], str])
     assert show("weights:  50%|##   | 1/2packbert export: the disk is full\n") == "the disk is full"
 
 
-def test_a_missing_exporter_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    exporter.check_exporter()
+def test_a_missing_exporter_is_named_with_the_way_out(bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter.check_exporter(find_source("a/b"))
     monkeypatch.setattr(exporter, "PACKAGES", ("numpy", "no_such_package"))
-    with pytest.raises(ModelError, match=r"no_such_package is missing; install packbert with the extra"):
-        exporter.check_exporter()
+    fault = "a/b@main is no artifact, and this installation cannot export: no_such_package is missing; install packbert"
+    with pytest.raises(ModelError, match=f"^{fault} with the extra"):
+        exporter.check_exporter(find_source("a/b"))
+    with pytest.raises(
+        ModelError, match=f"is a part of an artifact, for one device: name the artifact, {bert_artifact}$"
+    ):
+        exporter.check_exporter(find_source(str(bert_artifact / "cpu")))
 
 
 def test_a_child_that_the_system_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import pytest
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.artifact import ManifestError
 from packbert.service.model_cache import Cache, ModelError, Recipe, content_digest, file_states, find_source
-from packbert.service.prepare import prepare_artifact
+from packbert.service.prepare import find_model, prepare_artifact
+from packbert.service.settings import Settings
 from tests.service.model_cache.helpers import copy_checkpoint, wanted
 
 
@@ -101,7 +102,7 @@ def test_what_went_in_is_part_of_the_key(what: str, copied: tuple[Path, Path, Pa
     if what == "name":
         checkpoint = checkpoint.rename(checkpoint.with_name("her-bert"))
     with pytest.raises(ModelError, match="/nowhere"):  # it wants to export
-        prepare_artifact(wanted(checkpoint, precision="int8" if what == "precision" else None), Cache(cache))
+        prepare_artifact(wanted(checkpoint, precision="int8" if what == "precision" else "fp32"), Cache(cache))
 
 
 @pytest.mark.usefixtures("without_exporter")
@@ -129,12 +130,12 @@ def test_without_an_artifact_such_a_cache_is_an_error(tmp_path: Path) -> None:
         prepare_artifact(wanted(copy_checkpoint(tmp_path / "bert")), Cache(tmp_path / "cache"))
 
 
-def test_an_artifact_is_served_as_it_is(filled: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_an_artifact_is_served_as_it_is(filled: tuple[Path, Path, Path]) -> None:
     artifact = filled[2]
-    assert prepare_artifact(wanted(artifact), Cache(tmp_path)) == artifact
-    assert prepare_artifact(wanted(artifact, precision="auto"), Cache(tmp_path)) == artifact
+    for stated in ({}, {"BERT_PRECISION": "auto"}, {"BERT_PRECISION": "fp32"}):
+        assert find_model(Settings.from_environment({"BERT_MODEL": str(artifact)} | stated)) == artifact
     with pytest.raises(ManifestError, match="is an artifact in fp32, not in int8: name its checkpoint, or leave"):
-        prepare_artifact(wanted(artifact, precision="int8"), Cache(tmp_path))
+        find_model(Settings(model=str(artifact), precision="int8"))
 
 
 def test_what_the_exporter_refuses_is_the_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,7 +66,7 @@ def make_tasks(tokenizer: Tokenizer, queue: Any, *, max_inputs: int = 100, **fie
         tokenizer=tokenizer,
         queue=cast(Batcher, queue),
         limits=Limits(max_inputs=max_inputs, truncate=False),
-        embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
+        embedding=embedding_defaults(artifact.manifest, Settings(model=str(artifact.folder))),
         **{"scorer": scorer(artifact.manifest, by_cosine=False)} | fields,
     )
 

@@ -26,7 +26,7 @@ def prompts(exported: Callable[..., Artifact]) -> Path:
 @contextmanager
 def served(artifact: Path, **settings: str) -> Iterator[httpx.Client]:
     with (
-        ServiceProcess({"BERT_ARTIFACT": str(artifact)} | settings) as process,
+        ServiceProcess({"BERT_MODEL": str(artifact)} | settings) as process,
         httpx.Client(base_url=process.url) as client,
     ):
         yield client
@@ -76,7 +76,7 @@ def test_the_settings_decide_otherwise_and_a_requests_field_wins(prompts: Path) 
 
 
 def test_the_start_logs_the_defaults_once(prompts: Path) -> None:
-    with ServiceProcess({"BERT_ARTIFACT": str(prompts)}) as process:
+    with ServiceProcess({"BERT_MODEL": str(prompts)}) as process:
         said = [line for line in process.output().splitlines() if "/embed by default" in line]
     (line,) = said
     decided = "pooling mean (Pooling(mean), Normalize), unit length, prompt query; decided by the artifact"
@@ -85,10 +85,10 @@ def test_the_start_logs_the_defaults_once(prompts: Path) -> None:
 
 def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> None:
     manifest = open_artifact(prompts).manifest
-    settings = Settings.from_environment({"BERT_ARTIFACT": "/a", "BERT_POOLING": "sentence"})
+    settings = Settings.from_environment({"BERT_MODEL": "/a", "BERT_POOLING": "sentence"})
     with pytest.raises(SettingsError, match="BERT_POOLING: prompts has no sentence; it has cls, mean, pooler"):
         embedding_defaults(manifest, settings)
-    environment = variables_with(BERT_ARTIFACT=str(prompts), BERT_POOLING="sentence", BERT_PORT="0")
+    environment = variables_with(BERT_MODEL=str(prompts), BERT_POOLING="sentence", BERT_PORT="0")
     finished = subprocess.run(
         [sys.executable, "-m", "packbert", "serve"], capture_output=True, text=True, check=False, env=environment
     )
@@ -98,5 +98,5 @@ def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> Non
 
 def test_the_line_names_the_setting_that_decided(prompts: Path) -> None:
     manifest = open_artifact(prompts).manifest
-    settings = Settings.from_environment({"BERT_ARTIFACT": "/a", "BERT_NORMALIZE": "false"})
+    settings = Settings.from_environment({"BERT_MODEL": "/a", "BERT_NORMALIZE": "false"})
     assert describe_defaults(manifest, settings).endswith("not normalized, prompt query; decided by BERT_NORMALIZE")

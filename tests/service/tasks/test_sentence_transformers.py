@@ -28,7 +28,7 @@ Exported = Callable[..., Artifact]
 @contextmanager
 def served(folder: Path, **settings: str) -> Iterator[Ask]:
     """A function that sends /embed a body and returns the vectors [inputs, dimensions]."""
-    chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder), "BERT_TRUNCATE": "true"} | settings)
+    chosen = Settings.from_environment({"BERT_MODEL": str(folder), "BERT_TRUNCATE": "true"} | settings)
     with open_tasks(open_artifact(folder), chosen) as tasks:
         yield lambda **body: asyncio.run(answer_request(tasks, embed, EmbedRequest(**body))).value
 

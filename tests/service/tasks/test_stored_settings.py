@@ -32,7 +32,7 @@ KEPT = 12  # truncate_dim of the golden checkpoint "truncated"
 def served(checkpoint: Path, **settings: str) -> Iterator[Tasks]:
     folder = checkpoint.with_name("artifact")
     export(checkpoint, folder)
-    chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder), "BERT_TRUNCATE": "true"} | settings)
+    chosen = Settings.from_environment({"BERT_MODEL": str(folder), "BERT_TRUNCATE": "true"} | settings)
     with open_tasks(open_artifact(folder), chosen) as tasks:
         yield tasks
 

@@ -76,7 +76,7 @@ def test_a_model_without_a_mask_token_is_served_and_says_what_its_export_assumed
     settings.write_text(json.dumps(kept), "utf-8")
     assert "mask" not in export(tmp_path / "checkpoint", tmp_path / "artifact").special_tokens
     body = {"inputs": "the cat sat on the mat."}
-    with ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "artifact")}) as service:
+    with ServiceProcess({"BERT_MODEL": str(tmp_path / "artifact")}) as service:
         assert httpx.post(f"{service.url}/predict", json=body).json() == classifier.post("/predict", json=body).json()
         assert httpx.post(f"{service.url}/fill-mask", json=body).status_code == 501
         info = httpx.get(f"{service.url}/info").json()

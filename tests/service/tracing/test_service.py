@@ -16,7 +16,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_service_sends_the_whole_trace_of_a_request(workers: int, bert_artifact: Path) -> None:
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_WORKERS": str(workers), "BERT_API_KEY": "topsecret"}
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_WORKERS": str(workers), "BERT_API_KEY": "topsecret"}
     logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
     headers = {"authorization": "Bearer topsecret", "traceparent": f"00-{TRACE}-{PARENT}-01"}
     with collect() as collector:
@@ -85,7 +85,7 @@ def test_spans_and_the_access_log_name_the_model_that_a_request_is_for(bert_arti
 def test_a_service_says_once_that_the_collector_is_absent(bert_artifact: Path) -> None:
     traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "0.01"}
     batches = {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1", "OTEL_BSP_SCHEDULE_DELAY": "1"}  # milliseconds
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_LOG_FORMAT": "json"}
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_LOG_FORMAT": "json"}
     with ServiceProcess(settings | traces | batches) as process:
         with httpx.Client(base_url=process.url) as client:
             assert {client.post("/embed", json={"inputs": "dog"}).status_code for _ in range(8)} == {200}

@@ -44,7 +44,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def tasks(bert_artifact: Path) -> Iterator[Tasks]:
-    settings = Settings.from_environment({"BERT_ARTIFACT": str(bert_artifact)})
+    settings = Settings.from_environment({"BERT_MODEL": str(bert_artifact)})
     with open_tasks(open_artifact(bert_artifact), settings) as tasks:
         yield tasks
 
@@ -54,7 +54,7 @@ class Traced:
 
     def __init__(self, artifact: Path, tasks: Tasks) -> None:
         settings = Settings.from_environment(
-            {"BERT_ARTIFACT": str(artifact), "BERT_ACCESS_LOG": "true", "BERT_API_KEY": "topsecret"}
+            {"BERT_MODEL": str(artifact), "BERT_ACCESS_LOG": "true", "BERT_API_KEY": "topsecret"}
         )
         self.backend = InProcessModel(open_artifact(artifact), settings, tasks)
         self.backend.tracing = Tracing()

@@ -26,17 +26,17 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
     ],
 )
 def test_the_standard_variables_turn_traces_on(variables: dict[str, str], on: bool) -> None:
-    assert Settings.from_environment({"BERT_ARTIFACT": "."} | variables).tracing is on
+    assert Settings.from_environment({"BERT_MODEL": "."} | variables).tracing is on
 
 
 def test_a_protocol_that_is_not_there_stops_the_start() -> None:
     with pytest.raises(SettingsError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc': traces are sent as http/protobuf"):
-        Settings.from_environment({"BERT_ARTIFACT": "."} | ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+        Settings.from_environment({"BERT_MODEL": "."} | ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 
 
 def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # as where it is not installed
-    for name, value in ({"BERT_ARTIFACT": ".", "BERT_PORT": "0"} | ENDPOINT).items():
+    for name, value in ({"BERT_MODEL": ".", "BERT_PORT": "0"} | ENDPOINT).items():
         monkeypatch.setenv(name, value)
     assert main() == 2
     assert capsys.readouterr().err == (

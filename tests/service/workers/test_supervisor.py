@@ -40,7 +40,7 @@ ADMIN_KEY, NAME = "a key of the administrator", "one"
 @pytest.fixture(scope="module")
 def settings(bert_artifact: Path) -> dict[str, str]:
     more = {"BERT_TOKEN_BUDGET": "256", "BERT_MAX_WAITING_TOKENS": "400000", "BERT_DRAIN_SECONDS": "10"}
-    return {"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_INPUTS": "100", "BERT_WORKERS": str(WORKERS)} | more
+    return {"BERT_MODEL": str(bert_artifact), "BERT_MAX_INPUTS": "100", "BERT_WORKERS": str(WORKERS)} | more
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_a_port_in_use_fails_the_start(service: Service, settings: dict[str, str
     assert finished.returncode == 1
     assert f"cannot listen on 127.0.0.1:{service.port} (BERT_HOST, BERT_PORT)" in finished.stderr
     assert len(finished.stderr.splitlines()) == 1  # neither a traceback nor a line about the model
-    missing = fail_to_serve(settings | {"BERT_PORT": str(service.port), "BERT_ARTIFACT": "/nowhere"})
+    missing = fail_to_serve(settings | {"BERT_PORT": str(service.port), "BERT_MODEL": "/nowhere"})
     assert "cannot listen" in missing.stderr  # before the artifact is read
 
 
@@ -202,7 +202,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_service(
     (broken / "cpu" / "model.onnx").write_bytes(b"nothing")
     files = {**manifest.files, "model.onnx": sha256(b"nothing").hexdigest()}
     dataclasses.replace(manifest, files=files).write(broken / "cpu")
-    finished = fail_to_serve(settings | {"BERT_ARTIFACT": str(broken), "BERT_PORT": "0"})
+    finished = fail_to_serve(settings | {"BERT_MODEL": str(broken), "BERT_PORT": "0"})
     assert finished.returncode == 1
     assert "the model cannot be loaded" in finished.stderr
 

@@ -5,9 +5,9 @@
 {{- else if include "bert.oneCommand" . }}
 - {name: BERT_MODEL, value: {{ include "bert.source" . | quote }}}
 {{- else if include "bert.exports" . }}
-- {name: BERT_ARTIFACT, value: {{ include "bert.exported" . }}}
+- {name: BERT_MODEL, value: {{ include "bert.exported" . }}}
 {{- else }}
-- {name: BERT_ARTIFACT, value: {{ clean (printf "/artifacts/%s" .Values.artifact.path) | quote }}}
+- {name: BERT_MODEL, value: {{ clean (printf "/artifacts/%s" .Values.artifact.path) | quote }}}
 {{- end }}
 {{- if include "bert.oneCommand" . }}
 - {name: BERT_PRECISION, value: {{ .Values.precision }}}

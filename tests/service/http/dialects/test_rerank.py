@@ -151,4 +151,4 @@ def test_an_encoder_ranks_by_the_cosine_only_where_the_operator_allows_it(export
 
 def test_another_value_of_bert_rerank_stops_the_start() -> None:
     with pytest.raises(SettingsError, match="BERT_RERANK"):
-        Settings.from_environment({"BERT_ARTIFACT": ".", "BERT_RERANK": "dot"})
+        Settings.from_environment({"BERT_MODEL": ".", "BERT_RERANK": "dot"})

@@ -66,10 +66,10 @@ def test_the_setting_chooses_where_the_fields_do_not(exported: Callable[..., Art
 
 def test_the_setting_may_not_name_a_task_whose_head_is_missing(exported: Callable[..., Artifact]) -> None:
     manifest = exported("bert").manifest
-    assert root_task(manifest, Settings.from_environment({"BERT_ARTIFACT": ".", "BERT_ROOT_TASK": "nsp"})) == "nsp"
+    assert root_task(manifest, Settings.from_environment({"BERT_MODEL": ".", "BERT_ROOT_TASK": "nsp"})) == "nsp"
     with pytest.raises(SettingsError, match="BERT_ROOT_TASK: bert has no labels head, which predict needs"):
-        root_task(manifest, Settings.from_environment({"BERT_ARTIFACT": ".", "BERT_ROOT_TASK": "predict"}))
-    variables = {"BERT_ARTIFACT": ".", "BERT_ROOT_TASK": "rerank"}
+        root_task(manifest, Settings.from_environment({"BERT_MODEL": ".", "BERT_ROOT_TASK": "predict"}))
+    variables = {"BERT_MODEL": ".", "BERT_ROOT_TASK": "rerank"}
     assert root_task(manifest, Settings.from_environment(variables | {"BERT_RERANK": "cosine"})) == "rerank"
     with pytest.raises(SettingsError, match="BERT_ROOT_TASK: bert is no cross-encoder, which rerank needs"):
         root_task(manifest, Settings.from_environment(variables))

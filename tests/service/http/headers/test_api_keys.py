@@ -14,7 +14,7 @@ from packbert.service.settings import Settings
 
 
 def make_keys(**settings: Any) -> ApiKeys:
-    return ApiKeys(Settings.model_validate({"artifact": "."} | settings))
+    return ApiKeys(Settings.model_validate({"model": "."} | settings))
 
 
 def admits(keys: ApiKeys, key: str, header: bytes = b"authorization") -> bool:
@@ -78,7 +78,7 @@ def test_the_file_is_watched_on_a_thread_that_ends_with_the_service(
             if admits(self, "two"):
                 seen.set()
 
-    keys = Watched(Settings.model_validate({"artifact": ".", "api_key_file": path}))
+    keys = Watched(Settings.model_validate({"model": ".", "api_key_file": path}))
     keys.open()
     assert admits(keys, "one")
     path.write_text("two\n", "utf-8")

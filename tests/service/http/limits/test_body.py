@@ -21,7 +21,7 @@ from packbert.service.settings import Settings
 from packbert.service.tasks import inputs as schemas
 from packbert.service.tasks import predict as label_schemas
 
-SETTINGS = Settings.model_validate({"artifact": "."})
+SETTINGS = Settings.model_validate({"model": "."})
 LIMITS = BodyLimits.of(SETTINGS)
 SIZE = 8 * 2**20
 TEXT = st.text(st.sampled_from('ab"\\,[]{}: 我😀\n'))
