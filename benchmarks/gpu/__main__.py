@@ -1,6 +1,6 @@
-"""`benchmarks/gpu.sh`: measures a model on a GPU, in this order: self-test, parity and repeatability, the attention
-kernel that runs, tokens per second of the engine, what other options are worth, and the whole server by the number of
-workers.
+"""`benchmarks/gpu.sh`: measures the service on a GPU. First all golden checkpoints against transformers; then of each
+size, in this order: self-test, parity and repeatability, the attention kernel that runs, tokens per second of the
+engine, the same batches in transformers where it is installed, and the whole server by the number of workers.
 
 Refuses to start without a GPU. Each size has a process of its own, since a fault of CUDA ends it. A part that fails
 leaves its error in the results, and the next part is measured; without self-test or parity there is no further part.
@@ -17,15 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import engine, variants
+from benchmarks.gpu import engine, families, library
 from benchmarks.gpu.card import IDLE, query_card
-from benchmarks.gpu.plan import LENGTHS, PLANS, GpuPlan
+from benchmarks.gpu.plan import PLANS, GpuPlan
 from benchmarks.gpu.server import measure_server, print_server
 from benchmarks.harness.checkpoints import SIZES, artifact, artifact_folder
-from benchmarks.harness.machine import table, update
-from packbert.model_export.artifact.batch import pack
+from benchmarks.harness.machine import update
 from packbert.service.artifact import open_artifact
-from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import why_cuda_unavailable
 
 SELF_TEST, PARITY = "self-test", "parity"
@@ -48,7 +46,8 @@ def main() -> int:
 
 def measure_all(plan: GpuPlan) -> int:
     """Measures each size in a process of its own; the exit code."""
-    failed = []
+    measured = measure_parts([("families", lambda: families.measure_families(plan))], partial(keep, plan, "families"))
+    failed = list(measured)
     for size in plan.sizes:
         for precision, device in ((plan.precision, plan.device), ("fp32", "cpu")):
             artifact(size, precision, device)
@@ -120,39 +119,15 @@ def list_parts(plan: GpuPlan, size: str) -> Iterator[Part]:
         yield "kernels", lambda: print_finding("attention", engine.find_kernels(folder, plan.device))
         yield "rates", lambda: engine.measure_rates(plan, size, runner)
         yield "under load", lambda: print_finding("under load", engine.query_busy_card(plan, runner))
-        if size == plan.main_size:
-            yield from list_variants(plan, runner)
+        yield "transformers", lambda: library.compare(plan, size, runner)
     if size == plan.main_size:
         yield "server", lambda: print_server(measure_server(folder, plan.device, plan.server))
-
-
-def list_variants(plan: GpuPlan, runner: ModelRunner) -> Iterator[Part]:
-    """CUDA graphs come last: a fault inside one can make the GPU unusable for the process."""
-    artifact = runner.artifact
-    work = {
-        f"{mix} in {tokens}": engine.random_tokens(runner, LENGTHS[mix](tokens))
-        for mix in ("STS-B", "128")
-        for tokens in plan.tokens[:3]
-    }
-    batches = {title: pack(sequences, artifact.manifest.layout) for title, sequences in work.items()}
-    make = partial(engine.random_tokens, runner)
-    yield "options", lambda: print_ratios("options", variants.compare_options(artifact, batches, plan.rounds))
-    yield "ahead", lambda: print_ratios("ahead", variants.compare_two_in_flight(artifact, work, plan.rounds))
-    yield "graphs", lambda: print_ratios("graphs", variants.compare_graphs(artifact, make, plan.rounds))
 
 
 def print_finding(title: str, found: Any) -> Any:
     """Prints `found` and returns it."""
     print(f"\n{title}:", found, flush=True)
     return found
-
-
-def print_ratios(name: str, ratios: variants.Ratios) -> variants.Ratios:
-    """Prints `ratios` as a table and returns them."""
-    batches = list(next(iter(ratios.values())))
-    rows = [[variant, *(by_batch[batch] for batch in batches)] for variant, by_batch in ratios.items()]
-    print("\n" + table([f"{name}: times as fast as the service", *batches], rows), flush=True)
-    return ratios
 
 
 if __name__ == "__main__":

@@ -28,9 +28,10 @@ class GpuPlan:
     device: str
     precision: str
     sizes: tuple[str, ...]
-    main_size: str  # the size whose variants and server are measured too
+    main_size: str  # the size whose server is measured too
     tokens: tuple[int, ...]  # in one batch
     rounds: int
+    families: int | None  # golden checkpoints; None: all
     server: ServerPlan
     output: str  # name of the JSON file in benchmarks/results
 
@@ -43,6 +44,7 @@ PLANS = {
         main_size="base",
         tokens=(1024, 4096, 16384, 65536),
         rounds=10,
+        families=None,
         server=ServerPlan(workers=(1, 2, 4), texts=(1, 32), connections=512, clients=6, seconds=10.0),
         output="gpu",
     ),
@@ -53,6 +55,7 @@ PLANS = {
         main_size="tiny",
         tokens=(64, 256),
         rounds=1,
+        families=2,
         server=ServerPlan(workers=(1, 2), texts=(1, 32), connections=8, clients=2, seconds=0.5),
         output="gpu-rehearsal",
     ),

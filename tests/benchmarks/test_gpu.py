@@ -64,6 +64,7 @@ def test_a_size_that_fails_does_not_stop_the_next_one(
         return SimpleNamespace(returncode=codes[started[-1]])
 
     monkeypatch.setattr(gpu, "artifact", lambda *_: None)
+    monkeypatch.setattr(gpu, "measure_parts", lambda *_: [])  # those of all sizes
     monkeypatch.setattr("subprocess.run", run)
     assert gpu.measure_all(replace(PLANS["cpu"], sizes=("tiny", "base"))) == 1
     assert started == ["tiny", "base"]
