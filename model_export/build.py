@@ -19,7 +19,7 @@ from .graph.attention import (
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
 from .graph.disentangled import DISENTANGLED
-from .graph.encoder import Encoder
+from .graph.encoder import ENCODERS
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.pooling import build_sentence, build_token_outputs
@@ -127,7 +127,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
-    states = Encoder(graph, parts, linear, kind(graph, parts), shift).build()
+    encoder = ENCODERS[sizes.norms]
+    states = encoder(graph, parts, linear, kind(graph, parts), shift).build()
     name_states(states)
     heads = add_heads(graph, states[-1])
     in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
@@ -136,7 +137,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     if cut is not None:
         add_heads(cut, declare_states(cut, parts, offsets))
     maps = GraphBuilder(selected.dtype)
-    build_attention(maps, parts, linear, kind(maps, parts), shift)
+    build_attention(encoder(maps, parts, linear, kind(maps, parts), shift))
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)

@@ -42,13 +42,17 @@ class Architecture:
         str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
     )
     rotary: tuple[Rotary, ...]  # of each layer; empty without
-    is_prenorm: bool  # a layer's norms are before attention and feed-forward, and one is after the last layer
+    norms: str  # of a layer: "after" or "before" attention and feed-forward, "twice" (after, attention's two)
     is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
     relative: RelativePositions | None  # of the attention; None where it reads absolute positions alone
 
     @property
     def head_size(self) -> int:
         return self.hidden // self.heads
+
+    @property
+    def is_prenorm(self) -> bool:
+        return self.norms == "before"
 
 
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
@@ -150,7 +154,7 @@ class Family:
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
     positional: str = ""  # those of Architecture
     rotary: Callable[[Config, int], tuple[Rotary, ...]] = lambda config, layers: ()
-    is_prenorm: bool = False
+    norms: str = "after"
     is_gated: bool = False
     slices: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)  # part -> stored part, which of how many
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
@@ -292,7 +296,7 @@ FAMILIES = {
         fixed={"segments": 0},
         positional="rotary",
         rotary=modernbert_rotary,
-        is_prenorm=True,
+        norms="before",
         is_gated=True,
         slices=stored.PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
         biases=MODERNBERT_BIASES,
@@ -323,7 +327,10 @@ FAMILIES = {
     "new": replace(GTE, prefix="new."),
     "jina_bert": JINA,
     "jina_bert_code": replace(
-        JINA, parts=stored.JINA_CODE_PARTS, slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)}
+        JINA,
+        parts=stored.JINA_CODE_PARTS,
+        slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
+        norms="twice",
     ),
     "roformer": Family(
         prefix="roformer.",
@@ -401,7 +408,7 @@ def architecture_of(config: Config) -> Architecture:
         task_types=family.task_types(config),
         positional=family.positional,
         rotary=family.rotary(config, values["layers"]),
-        is_prenorm=family.is_prenorm,
+        norms=family.norms,
         is_gated=family.is_gated,
         relative=family.relative(config),
         **values,
