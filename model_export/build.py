@@ -43,6 +43,7 @@ POSITIONAL = {
 }  # `Architecture.positional` -> what replaces each kind of attention
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
 PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
+MAX_LISTED = 5  # weights in an error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,6 @@ PRECISIONS = {
 }
 
 
-MAX_LISTED = 5  # weights in an error message
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
     """A graph that is not written yet, and what is known about it."""
@@ -100,9 +98,9 @@ class BuiltModel:
 
 
 def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_modules: bool = False) -> BuiltModel:
-    """The graph of a checkpoint. Raises ExportError where a weight is missing, of another shape, or left over.
+    """The graph of a checkpoint. Raises ExportError if a weight is missing, of another shape, or left over.
 
-    Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
+    Also if a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
     sizes, reference, linear = parts.architecture, Reference(parts), selected.linear[device]()
@@ -156,7 +154,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
 
 
 def attention_for(precision: str, device: str, sizes: Architecture, *, masks_keys: bool = False) -> type[Attention]:
-    """The attention of a graph: on CUDA packed where its kernels take the heads and read all keys, else in rows."""
+    """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows."""
     fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
     kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
     if not sizes.positional:
@@ -167,7 +165,7 @@ def attention_for(precision: str, device: str, sizes: Architecture, *, masks_key
 
 
 def _check_all_used(checkpoint: Checkpoint) -> None:
-    """Raises ExportError where a weight is left over."""
+    """Raises ExportError if a weight is left over."""
     if unused := checkpoint.unused_weights():
         more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
         raise ExportError(
@@ -177,7 +175,7 @@ def _check_all_used(checkpoint: Checkpoint) -> None:
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
-    """Raises ExportError where the tokenizer cannot serve the model, whose limit of tokens may replace its own.
+    """Raises ExportError if the tokenizer cannot serve the model, whose limit of tokens may replace its own.
 
     That is: a masked-LM head has no mask token, a ColBERT no marker, the padding token has a position, or encoding a
     text fails, takes too much time or memory, or gives ids or types that the model does not have.

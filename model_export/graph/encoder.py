@@ -56,7 +56,7 @@ class Encoder:
         return self.shift.balanced(self.g, states, 2 * layer, self.parts.architecture.hidden)
 
     def _embeddings(self) -> Value:
-        """LayerNorm(word + position + segment), and the projection where the tables are narrower than the encoder."""
+        """LayerNorm(word + position + segment), and the projection if the tables are narrower than the encoder."""
         g, parts, a = self.g, self.parts, self.parts.architecture
         if not parts.knows("position"):
             return self._embeddings_without_positions()
@@ -142,7 +142,7 @@ class Encoder:
         return last
 
     def _inner(self, layer: int, x: Value, reader: LazyWeight) -> Value:
-        """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation 2 * `layer` + 1.
+        """f(x W + b), times x V + c if the feed-forward is gated; `x` is activation 2 * `layer` + 1.
 
         `reader` [hidden, inner] is the weight that reads the result.
         """
