@@ -63,7 +63,7 @@ def _parser(command: str) -> Parser:
     usage = f"{model} ARTIFACT [FLAGS]" if exports else model
     parser = Parser(f"packbert {command}", usage, ABOUT[command], EXAMPLES[command])
     parser.add("model", "checkpoint", metavar=model, help=about)
-    # the process that starts this one, which ends with it
+    # the process that starts the export, which ends with it
     parser.add("model", "--parent", type=int, help=argparse.SUPPRESS)
     if exports:
         from .build import PRECISIONS  # a download takes a third of its time without ONNX
@@ -75,13 +75,15 @@ def _parser(command: str) -> Parser:
         parser.add("model", "--name", default="", metavar="NAME", help=about)
         about = "the model's version, which /info and describe show"
         parser.add("model", "--version", default="", metavar="VERSION", help=about)
-        about = "the model that an adapter of peft is for (default: the one that its adapter_config.json names)"
+        about = "the model that an adapter of peft is for (default: the model that its adapter_config.json names)"
         parser.add("model", "--base", default="", metavar="CHECKPOINT", help=about)
-        about = "what a classifier classifies, texts or tokens, where config.json does not say it"
+        about = "what a classifier classifies, texts or tokens, if config.json does not say it"
         parser.add("model", "--head", metavar="labels|tags", type=one_of("labels", "tags"), help=about)
         about = "export a sentence-transformers checkpoint without its modules that are not computed"
         parser.add("model", "--without-modules", action="store_true", help=about)
-        about = "fp16 for cuda, int8 or bf16 for cpu; auto: those where they are fast and exact enough (default: fp32)"
+        about = (
+            "fp16 for cuda, int8 or bf16 for cpu; auto: the latter if they are fast and exact enough (default: fp32)"
+        )
         shown = {"metavar": "|".join(precisions), "type": one_of(*precisions), "help": about}
         parser.add("speed", "--precision", default="fp32", **shown)
         about = "the device that the artifact is for; a folder may hold an artifact for each (default: cpu)"
@@ -166,13 +168,13 @@ def _error(name: str, value: float) -> str:
 
 
 def cli(words: Sequence[str], command: str = "export") -> int:
-    """As `main`, in a process of its own."""
+    """`main` in a process of its own."""
     signal.signal(signal.SIGTERM, _interrupt)
     return main(words, command)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler
-    """As Ctrl-C, which cleans up; a second signal does not interrupt that."""
+    """Does what Ctrl-C does, which cleans up; a second signal does not interrupt that."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 

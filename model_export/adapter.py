@@ -49,12 +49,12 @@ class Adapter:
 
     @property
     def base(self) -> str:
-        """The folder or hub id of the base, with its revision; empty where the config names none."""
+        """The folder or hub id of the base, with its revision; empty if the config names none."""
         name, revision = self.config.get("base_model_name_or_path"), self.config.get("revision")
         return f"{name}@{revision}" if name and revision else str(name or "")
 
     def local_base(self) -> Path:
-        """Raises ExportError where the base is no folder on this machine."""
+        """Raises ExportError if the base is no folder on this machine."""
         if self.base and Path(self.base).is_dir():
             return Path(self.base)
         raise ExportError(
@@ -69,7 +69,7 @@ class Adapter:
     def merge(self, weights: Weights, prefixes: Sequence[str]) -> Weights:
         """The `weights` of the base, whose encoder's names may have one of `prefixes`, with those of the adapter.
 
-        Raises ExportError where the adapter holds something that is not merged, or is not of this base.
+        Raises ExportError if the adapter holds something that is not merged, or is not of this base.
         """
         stored = {
             name.removeprefix(WRAPPER).replace(".base_layer.", ".").replace(".modules_to_save.", "."): weight
@@ -79,7 +79,7 @@ class Adapter:
         merged = dict(weights)
 
         def find(name: str) -> str:
-            """The base's name of a weight; empty where it has none."""
+            """The base's name of a weight; empty if it has none."""
             other = [one for prefix in prefixes for one in (f"{prefix}{name}", name.removeprefix(prefix))]
             return next((one for one in (name, *other) if one in weights), "")
 

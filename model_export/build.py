@@ -19,7 +19,7 @@ from .graph.attention import (
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
 from .graph.disentangled import DISENTANGLED
-from .graph.encoder import Encoder
+from .graph.encoder import ENCODERS
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.pooling import build_sentence, build_token_outputs
@@ -43,6 +43,7 @@ POSITIONAL = {
 }  # `Architecture.positional` -> what replaces each kind of attention
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
 PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
+MAX_LISTED = 5  # weights in an error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,6 @@ PRECISIONS = {
 }
 
 
-MAX_LISTED = 5  # weights in an error message
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
     """A graph that is not written yet, and what is known about it."""
@@ -100,9 +98,9 @@ class BuiltModel:
 
 
 def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_modules: bool = False) -> BuiltModel:
-    """The graph of a checkpoint. Raises ExportError where a weight is missing, of another shape, or left over.
+    """The graph of a checkpoint. Raises ExportError if a weight is missing, of another shape, or left over.
 
-    Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
+    Also if a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
     sizes, reference, linear = parts.architecture, Reference(parts), selected.linear[device]()
@@ -127,7 +125,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
-    states = Encoder(graph, parts, linear, kind(graph, parts), shift).build()
+    encoder = ENCODERS[sizes.norms]
+    states = encoder(graph, parts, linear, kind(graph, parts), shift).build()
     name_states(states)
     heads = add_heads(graph, states[-1])
     in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
@@ -136,7 +135,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     if cut is not None:
         add_heads(cut, declare_states(cut, parts, offsets))
     maps = GraphBuilder(selected.dtype)
-    build_attention(maps, parts, linear, kind(maps, parts), shift)
+    build_attention(encoder(maps, parts, linear, kind(maps, parts), shift))
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)
@@ -155,7 +154,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
 
 
 def attention_for(precision: str, device: str, sizes: Architecture, *, masks_keys: bool = False) -> type[Attention]:
-    """The attention of a graph: on CUDA packed where its kernels take the heads and read all keys, else in rows."""
+    """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows."""
     fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
     kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
     if not sizes.positional:
@@ -166,7 +165,7 @@ def attention_for(precision: str, device: str, sizes: Architecture, *, masks_key
 
 
 def _check_all_used(checkpoint: Checkpoint) -> None:
-    """Raises ExportError where a weight is left over."""
+    """Raises ExportError if a weight is left over."""
     if unused := checkpoint.unused_weights():
         more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
         raise ExportError(
@@ -176,7 +175,7 @@ def _check_all_used(checkpoint: Checkpoint) -> None:
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
-    """Raises ExportError where the tokenizer cannot serve the model, whose limit of tokens may replace its own.
+    """Raises ExportError if the tokenizer cannot serve the model, whose limit of tokens may replace its own.
 
     That is: a masked-LM head has no mask token, a ColBERT no marker, the padding token has a position, or encoding a
     text fails, takes too much time or memory, or gives ids or types that the model does not have.

@@ -48,12 +48,12 @@ STATED = re.compile(r"^(?:language|license|license_name):.*\n(?:[ -].*\n)*", re.
 
 
 class Checkpoint:
-    """Opens a folder with a config and weights. Raises ExportError where the folder is not one or is damaged."""
+    """Opens a folder with a config and weights. Raises ExportError if the folder is no checkpoint or is damaged."""
 
     def __init__(
         self, folder: Path, name: str = "", *, version: str = "", base: Path | None = None, head: str = ""
     ) -> None:
-        """`base` is that of an adapter, if not the one its config names; `head` is what a classifier classifies."""
+        """`base` is that of an adapter, unless its config names the base; `head` is what a classifier classifies."""
         self.identity = _identity(folder.resolve(), version)
         self.name = name or self.identity.source
         adapter = read_adapter(folder)
@@ -79,7 +79,7 @@ class Checkpoint:
 
     @property
     def title(self) -> str:
-        """The first heading of the model card; empty without one."""
+        """The first heading of the model card; empty without a heading."""
         return next((line.lstrip("# ") for line in _card(self.root).splitlines() if line.startswith("#")), "")
 
     @property
@@ -98,7 +98,7 @@ class Checkpoint:
     def weight(self, name: str, *, shape: tuple[int, ...]) -> LazyWeight:
         """The weight called `name`, which counts as read from now on.
 
-        Raises ExportError where it is missing or has another shape.
+        Raises ExportError if it is missing or has another shape.
         """
         if name not in self._weights:
             longer = [stored for stored in self._weights if stored.endswith(f".{name}")][:1]
@@ -130,7 +130,7 @@ class Checkpoint:
         return weights
 
     def _config(self) -> Mapping[str, Any]:
-        """The config; an old one without model_type is a BERT's if the weights are named so."""
+        """The config; an old config without model_type is a BERT's if the weights are named so."""
         original = not (self.folder / CONFIG).is_file() and (self.folder / ORIGINAL_CONFIG).is_file()
         if (self.folder / "gliner_config.json").is_file():
             raise ExportError(f"{self.folder} is a GLiNER, which is not served: choose a checkpoint for token labels")
@@ -166,15 +166,15 @@ def transformer_file(folder: Path) -> Path:
 
 
 def read_adapter(folder: Path) -> Adapter | None:
-    """The adapter of peft in `folder`; None where it holds none. Raises ExportError where it cannot be merged."""
+    """The adapter of peft in `folder`; None if it holds none. Raises ExportError if it cannot be merged."""
     path = folder / ADAPTER_CONFIG
     return Adapter(folder=folder, config=read_json(path)) if path.is_file() else None
 
 
 def read_modules(root: Path) -> list[tuple[str, str]]:
-    """Folder and class of each module in modules.json, in order; empty where sentence-transformers did not save it.
+    """Folder and class of each module in modules.json, in order; empty if sentence-transformers did not save it.
 
-    Raises ExportError where the file is damaged or names a folder outside of `root`.
+    Raises ExportError if the file is damaged or names a folder outside of `root`.
     """
     path = root / MODULES
     if not path.is_file():
@@ -190,7 +190,7 @@ def read_modules(root: Path) -> list[tuple[str, str]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ExportError where the file is missing, damaged or holds something else."""
+    """The object in a JSON file. Raises ExportError if the file is missing, damaged or holds something else."""
     try:
         content = json.loads(read_file(path, MAX_JSON_BYTES).decode())
     except RecursionError:
@@ -229,7 +229,7 @@ def _identity(folder: Path, version: str) -> Identity:
 
 
 def _card(folder: Path) -> str:
-    """The beginning of the model card; empty without one."""
+    """The beginning of the model card; empty without a card."""
     path = folder / "README.md"
     if not path.is_file():
         return ""
@@ -238,7 +238,7 @@ def _card(folder: Path) -> str:
 
 
 def _stated(card: str) -> dict[str, list[str]]:
-    """What the card's front matter says of licence and languages, by key; empty where it is no YAML."""
+    """What the card's front matter says of licence and languages, by key; empty if it is no YAML."""
     matter = card.partition("\n---")[0] + "\n" if card.startswith("---\n") else ""
     try:  # with all values as text: in YAML the language no is false
         stated = yaml.load("".join(STATED.findall(matter)), yaml.BaseLoader) or {}
@@ -249,7 +249,7 @@ def _stated(card: str) -> dict[str, list[str]]:
 
 
 def _format(folder: Path) -> str:
-    """The first of FORMATS whose files are in the folder. Raises ExportError where there is none."""
+    """The first of FORMATS whose files are in the folder. Raises ExportError if there is none."""
     if not folder.is_dir():
         expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
         raise ExportError(f"{folder} is missing: {expected}")
@@ -280,7 +280,7 @@ def _step(folder: Path) -> tuple[int, str]:
 def _files(folder: Path, kind: Format) -> list[Path]:
     """The file with all weights, or the shards that an index lists, or all files of the format.
 
-    Raises ExportError where one is missing or only a pointer of Git LFS.
+    Raises ExportError if one is missing or only a pointer of Git LFS.
     """
     if (folder / kind.single).is_file():
         files = [folder / kind.single]
@@ -309,9 +309,9 @@ def _shards(index: Path) -> list[Path]:
 
 
 class NamedWeights:
-    """Finds weights by part and layer, and counts what was read. Raises ExportError where the config is not supported.
+    """Finds weights by part and layer, and counts what was read. Raises ExportError if the config is not supported.
 
-    `weight`, `bias` and `dense` raise ExportError where the checkpoint lacks the weight or has it in another shape.
+    `weight`, `bias` and `dense` raise ExportError if the checkpoint lacks the weight or has it in another shape.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -331,7 +331,7 @@ class NamedWeights:
         return self._checkpoint.weight(self._name(part, "weight", layer), shape=shape)
 
     def bias(self, part: str, size: int, *, layer: int = 0) -> LazyWeight:
-        """Zeros where the family or the config says that there is none."""
+        """Zeros if the family or the config says that there is none."""
         if part in self.family.slices:
             stored, place, count = self.family.slices[part]
             return self.bias(stored, count * size, layer=layer).rows(place * size, (place + 1) * size)

@@ -32,7 +32,7 @@ class Description:
 
 
 def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = None) -> Description:
-    """Looks at each part even if another one would be refused. Raises ExportError where the weights cannot be read."""
+    """Looks at each part even if another part would be refused. Raises ExportError if the weights cannot be read."""
     checkpoint, description = Checkpoint(folder, name, base=base), Description()
     found = description.found
     size = f"{len(checkpoint.names)} arrays, {checkpoint.parameters:,} parameters"

@@ -40,6 +40,9 @@ from .verification.verify import TOLERANCE, Expected, measure_speeds, reference_
 
 CANARY_LENGTH = 17  # tokens
 SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")
+AUTO = "auto"
+AUTO_MIN_COSINE = {"int8": 0.99, "bf16": 0.9998, "fp16": 0.9999}  # of the check's vectors; below it auto goes on
+AUTO_ORDER = {"cpu": ("int8", "bf16"), "cuda": ("fp16",)}  # the fastest first; the last resort is fp32
 
 
 def make_manifest(
@@ -103,17 +106,12 @@ def _embedding(model: SentenceModel) -> Embedding:
 
 
 def _golden(expected: Expected, tolerance: float) -> tuple[Golden, ...]:
-    """The random sequences with their reference vectors; the one of about CANARY_LENGTH, the canary, comes first."""
+    """The random sequences with their reference vectors; the canary, of about CANARY_LENGTH, comes first."""
     both = zip(expected.sequences, expected.hidden, strict=True)
     return tuple(
         Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=tolerance)
         for ids, hidden in sorted(both, key=lambda one: abs(len(one[0]) - CANARY_LENGTH))
     )
-
-
-AUTO = "auto"
-AUTO_MIN_COSINE = {"int8": 0.99, "bf16": 0.9998, "fp16": 0.9999}  # of the check's vectors; below it auto goes on
-AUTO_ORDER = {"cpu": ("int8", "bf16"), "cuda": ("fp16",)}  # the fastest first; the last resort is fp32
 
 
 def export(
@@ -135,8 +133,8 @@ def export(
     stays within AUTO_MIN_COSINE, otherwise fp32. `name` is the checkpoint's, if it is not the folder's, and `version`
     the model's; `prepacked` stores the weights also packed for this machine; `without_modules` leaves out
     sentence-transformers' modules that are not computed. `base` is that of an adapter, if not the one that its config
-    names, and `head` what a classifier classifies, "labels" or "tags", where config.json does not say it.
-    Raises ExportError, and then leaves nothing behind, where the checkpoint or the combination is not supported, the
+    names, and `head` what a classifier classifies, "labels" or "tags", if config.json does not say it.
+    Raises ExportError, and then leaves nothing behind, if the checkpoint or the combination is not supported, the
     folder cannot be written, or the written artifact does not compute the checkpoint's vectors.
     """
     checkpoint = partial(Checkpoint, source, name, version=version, base=base, head=head)
@@ -156,7 +154,7 @@ def export(
 
 
 def _why_slow(precision: str) -> str:
-    """Why `precision` is not faster than fp32 on this machine, or cannot run; empty where it is."""
+    """Why `precision` is not faster than fp32 on this machine, or cannot run; empty if it is."""
     if precision == BF16:
         return why_bf16_unavailable()
     slow = precision == "int8" and not has_fast_int8()
@@ -173,7 +171,7 @@ def _export(
     without_modules: bool,
     auto: str | None = None,
 ) -> Manifest:
-    """As `export`. `auto` says why `auto` takes this precision; "": if it is exact and fast enough."""
+    """`export` in this precision. `auto` says why `auto` takes this precision; "": if it is exact and fast enough."""
     _check_supported(precision, device, prepacked=prepacked)
     check_empty(artifact, device)
     checkpoint = open_checkpoint()
@@ -214,7 +212,7 @@ def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: boo
 
 
 def _check_exact(precision: str, errors: Mapping[str, float]) -> str:
-    """Why `auto` takes the precision. Raises PrecisionError where it is not exact enough for that."""
+    """Why `auto` takes the precision. Raises PrecisionError if it is not exact enough for that."""
     smallest = min(value for name, value in errors.items() if name.endswith("_smallest_cosine"))
     bound, found = AUTO_MIN_COSINE[precision], f"the smallest cosine of the {precision} check is {smallest:.5f}"
     if not smallest >= bound:
@@ -223,7 +221,7 @@ def _check_exact(precision: str, errors: Mapping[str, float]) -> str:
 
 
 def _check_fast(speeds: Mapping[str, float]) -> str:
-    """What was measured. Raises PrecisionError where bf16 is not faster here: no flag of a processor says that."""
+    """What was measured. Raises PrecisionError if bf16 is not faster here: no flag of a processor says that."""
     found = f"{speeds[BF16]:,.0f} tokens a second here in bf16, and {speeds['fp32']:,.0f} in fp32"
     if speeds[BF16] <= speeds["fp32"]:
         raise PrecisionError(f"the export measured {found}")

@@ -42,7 +42,7 @@ Files = Mapping[str, Mapping[str, Any]]  # the contents of those that are there
 
 
 def read_fact(fact: str, files: Files, assumed: dict[str, str]) -> Any:
-    """What the first of the files states; None if none does. `assumed` reports one that states something else."""
+    """What the first of the files states; None if none does. `assumed` reports a file that states something else."""
     stated = [(file, _value(files.get(file, {}), key)) for file, key in FACTS[fact]]
     stated = [(file, value) for file, value in stated if value is not None]
     for file, value in stated[1:]:

@@ -20,37 +20,6 @@ from .position_settings import (
     roformer_rotary,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
-
-    family: str
-    vocabulary: int
-    hidden: int
-    embedding: int  # width of the embedding tables; differs from hidden where they are factorized
-    layers: int
-    heads: int
-    intermediate: int
-    activation: str  # "gelu" (erf), "gelu_tanh", "relu", "silu"
-    norm_epsilon: float
-    positions: int  # usable positions: the table without the rows below position_offset
-    position_offset: int  # row of the position table for the first token
-    segments: int  # rows of the segment table; 0 without one
-    task_types: int  # rows of the task type table (ERNIE); 0 without one
-    positional: (
-        str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
-    )
-    rotary: tuple[Rotary, ...]  # of each layer; empty without
-    is_prenorm: bool  # a layer's norms are before attention and feed-forward, and one is after the last layer
-    is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
-    relative: RelativePositions | None  # of the attention; None where it reads absolute positions alone
-
-    @property
-    def head_size(self) -> int:
-        return self.hidden // self.heads
-
-
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
@@ -85,7 +54,7 @@ BERT_KEYS = {
     "segments": "type_vocab_size",
 }
 BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2, "max_position_embeddings": 512}
-# where transformers reads the last token for a multiple-choice head unless the config says otherwise
+# transformers reads the last token for a multiple-choice head unless the config says otherwise
 NO_SUMMARY = {"summary_type": "last", "summary_use_proj": False, "summary_activation": None}
 DISTILBERT_KEYS = {
     "vocabulary": "vocab_size",
@@ -137,6 +106,40 @@ GTE_SUPPORTED: Config = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
+
+    family: str
+    vocabulary: int
+    hidden: int
+    embedding: int  # width of the embedding tables; differs from hidden if they are factorized
+    layers: int
+    heads: int
+    intermediate: int
+    activation: str  # "gelu" (erf), "gelu_tanh", "relu", "silu"
+    norm_epsilon: float
+    positions: int  # usable positions: the table without the rows below position_offset
+    position_offset: int  # row of the position table for the first token
+    segments: int  # rows of the segment table; 0 without it
+    task_types: int  # rows of the task type table (ERNIE); 0 without it
+    positional: (
+        str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
+    )
+    rotary: tuple[Rotary, ...]  # of each layer; empty without
+    norms: str  # of a layer: "after" or "before" attention and feed-forward, "twice" (after, attention's two)
+    is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
+    relative: RelativePositions | None  # of the attention; None if it reads absolute positions alone
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def is_prenorm(self) -> bool:
+        return self.norms == "before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What distinguishes a family's checkpoints from BERT's."""
 
@@ -150,7 +153,7 @@ class Family:
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
     positional: str = ""  # those of Architecture
     rotary: Callable[[Config, int], tuple[Rotary, ...]] = lambda config, layers: ()
-    is_prenorm: bool = False
+    norms: str = "after"
     is_gated: bool = False
     slices: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)  # part -> stored part, which of how many
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
@@ -163,7 +166,7 @@ class Family:
     labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead
     choices_activation: str = ""  # of the dense layer before the multiple-choice logit; "" if it reads the pooler
     tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
-    tokenizer: str | None = None  # transformers' class where a checkpoint names none; None: of its files
+    tokenizer: str | None = None  # transformers' class if a checkpoint names none; None: of its files
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
     # prefix of a head that no task reads -> its name
     ignored_heads: Mapping[str, str] = field(default_factory=dict)
@@ -292,7 +295,7 @@ FAMILIES = {
         fixed={"segments": 0},
         positional="rotary",
         rotary=modernbert_rotary,
-        is_prenorm=True,
+        norms="before",
         is_gated=True,
         slices=stored.PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
         biases=MODERNBERT_BIASES,
@@ -323,7 +326,10 @@ FAMILIES = {
     "new": replace(GTE, prefix="new."),
     "jina_bert": JINA,
     "jina_bert_code": replace(
-        JINA, parts=stored.JINA_CODE_PARTS, slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)}
+        JINA,
+        parts=stored.JINA_CODE_PARTS,
+        slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
+        norms="twice",
     ),
     "roformer": Family(
         prefix="roformer.",
@@ -362,7 +368,7 @@ def jina_family(names: Iterable[str]) -> str:
 
 
 def family_of(config: Config) -> Family:
-    """The row of the config's model_type. Raises ExportError where there is none."""
+    """The row of the config's model_type. Raises ExportError if there is none."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
@@ -371,7 +377,7 @@ def family_of(config: Config) -> Family:
 
 
 def architecture_of(config: Config) -> Architecture:
-    """The architecture that a config describes. Raises ExportError where it is damaged or not supported."""
+    """The architecture that a config describes. Raises ExportError if it is damaged or not supported."""
     family = family_of(config)
     for key, accepted in (SUPPORTED | dict(family.supported)).items():
         if config.get(key) not in accepted:
@@ -401,7 +407,7 @@ def architecture_of(config: Config) -> Architecture:
         task_types=family.task_types(config),
         positional=family.positional,
         rotary=family.rotary(config, values["layers"]),
-        is_prenorm=family.is_prenorm,
+        norms=family.norms,
         is_gated=family.is_gated,
         relative=family.relative(config),
         **values,

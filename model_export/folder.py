@@ -14,7 +14,7 @@ PARTIAL = ".partial"  # suffix of the folder's name while it is written
 
 
 def check_empty(artifact: Path, device: str) -> None:
-    """Raises ExportError where `artifact` holds an artifact for the device, or anything but artifacts.
+    """Raises ExportError if `artifact` holds an artifact for the device, or anything but artifacts.
 
     Remains of a killed export do not count.
     """
@@ -32,7 +32,7 @@ def check_empty(artifact: Path, device: str) -> None:
 def atomic_folder(artifact: Path) -> Iterator[Path]:
     """An empty folder beside `artifact`, locked by this process: renamed to `artifact` at the end, removed on an error.
 
-    Raises ExportError where it cannot be written, or another process is writing it.
+    Raises ExportError if it cannot be written, or another process is writing it.
     """
     folder = artifact.with_name(artifact.name + PARTIAL)
     created = [parent for parent in folder.parents if not parent.exists()]
@@ -72,7 +72,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _open_locked(folder: Path) -> int | None:
-    """Its descriptor, which holds the lock; None where another export renames or removes the folder meanwhile."""
+    """Its descriptor, which holds the lock; None if another export renames or removes the folder meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError), ExitStack() as opened:
         handle = os.open(folder, os.O_RDONLY)

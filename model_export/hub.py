@@ -31,7 +31,7 @@ WRONG_ENDPOINT = ("UnsupportedProtocol", "LocalProtocolError", "InvalidSchema", 
 def locate(name: str) -> tuple[Path, str]:
     """The folder of a checkpoint, downloaded if `name` is a hub id, and its name; "" for a local folder.
 
-    Raises ExportError where the hub cannot be reached or does not have it.
+    Raises ExportError if the hub cannot be reached or does not have it.
     """
     found = HUB_ID.fullmatch(name)
     if found is None or Path(name).exists():
@@ -41,9 +41,9 @@ def locate(name: str) -> tuple[Path, str]:
 
 
 def locate_base(folder: Path, named: str) -> Path | None:
-    """The folder of the base of the adapter in `folder`: `named`, or the one that it names; None without an adapter.
+    """The folder of the base of the adapter in `folder`: `named`, or the base that it names; None without an adapter.
 
-    Raises ExportError as `locate`, and for a `named` base where there is no adapter.
+    Raises ExportError as `locate`, and for a `named` base without an adapter.
     """
     adapter = read_adapter(folder)
     if adapter is not None:
@@ -76,7 +76,7 @@ def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Pat
 
 
 def _check_without_modules(name: str, commit: str) -> None:
-    """Raises ExportError where another program downloaded the folder, perhaps without modules.json, and no hub answers.
+    """Raises ExportError if another program downloaded the folder, perhaps without modules.json, and no hub answers.
 
     Without that file a model of sentence-transformers would become a plain BERT. The hub's answer that the repository
     has no such file is kept in the hub's cache.
@@ -105,7 +105,7 @@ def _http_error() -> type[Exception]:
 
 
 def _failure(fault: str, error: Exception) -> ExportError:
-    """HubUnavailable where no response came, or one that asks for patience or is a failure of the hub."""
+    """HubUnavailable if no response came, or the response asks for patience or is a failure of the hub."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     cause = error

@@ -14,7 +14,7 @@ TASKS = {  # end of a class name -> our output
     "ForSequenceClassification": "labels",
     "ForTokenClassification": "tags",
     "ForMultipleChoice": "choices",
-    "ForQuestionAnswering": "spans",  # only where its head is named as a classifier
+    "ForQuestionAnswering": "spans",  # only if its head is named as a classifier
 }
 SUMMARY = {  # what ELECTRA's multiple-choice head reads, by the config's keys; also transformers' defaults
     "summary_type": "first",
@@ -32,7 +32,7 @@ SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    output: str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "spans", "" without one
+    output: str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "spans"; "": no classifier
     names: tuple[str, ...]  # of the logits, in order; none of "choices"
     scores: str  # how a text's logits become scores: "softmax", "sigmoid", "none" (a regression)
 
@@ -41,7 +41,7 @@ NO_CLASSIFIER = Classifier(output="", names=(), scores="none")
 
 
 def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
-    """The checkpoint's classifier. Raises ExportError where it has one that config.json does not define."""
+    """The checkpoint's classifier. Raises ExportError if config.json does not define it."""
     if not (parts.has("labels") or parts.has("tags")):
         return NO_CLASSIFIER
     stated = [end for end, output in TASKS.items() if output == parts.head] or config.get("architectures")
@@ -66,7 +66,7 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
 
 
 def _check_summary(config: Mapping[str, Any]) -> None:
-    """Raises ExportError where ELECTRA's multiple-choice head reads another vector than that of [CLS]."""
+    """Raises ExportError if ELECTRA's multiple-choice head reads another vector than that of [CLS]."""
     for key, supported in SUMMARY.items():
         if (found := config.get(key, supported)) != supported:
             only = f"of a multiple-choice head only {supported!r} is supported"
@@ -101,13 +101,13 @@ def relevance_scores(checkpoint: Checkpoint) -> str:
 
 
 def pair_labels(checkpoint: Checkpoint, family: Family) -> tuple[str, str]:
-    """The names of the pair head's two logits. Where the checkpoint's name or card decides, `assumed` reports it."""
+    """The names of the pair head's two logits. If the checkpoint's name or card decides, `assumed` reports it."""
     config_name = str(checkpoint.config.get("_name_or_path", ""))
-    for where, text in (("name", checkpoint.name), ("_name_or_path", config_name), ("card's title", checkpoint.title)):
+    for place, text in (("name", checkpoint.name), ("_name_or_path", config_name), ("card's title", checkpoint.title)):
         for part, objective in family.pair_of_name.items():
             if part in text.lower():
                 first, second = PAIR_LABELS[objective]
-                reason = f"the checkpoint's {where} is {text!r}, and such models were trained on sentence order"
+                reason = f"the checkpoint's {place} is {text!r}, and such models were trained on sentence order"
                 checkpoint.assumed["pair_labels"] = f"{first} and {second}: {reason}"
                 return first, second
     return PAIR_LABELS[family.pair]

@@ -35,7 +35,7 @@ class LazyWeight:
 
 
 def stored(name: str, shape: tuple[int, ...], read: Callable[[], Array]) -> LazyWeight:
-    """The weight called `name` of a file. Its `load` raises ExportError where it holds NaN or infinity."""
+    """The weight called `name` of a file. Its `load` raises ExportError if it holds NaN or infinity."""
 
     def load() -> Array:
         if np.isfinite(array := read()).all():

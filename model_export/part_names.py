@@ -1,5 +1,22 @@
 """The names of weights in the checkpoints of the families, by part of the model; {i} is the number of a layer."""
 
+import re
+from collections.abc import Mapping
+
+
+def renamed(names: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, str]:
+    """The `names` of parts after the substitution of each pattern of `rules`, in order."""
+    found = dict(names)
+    for pattern, replacement in rules.items():
+        found = {part: re.sub(pattern, replacement, name) for part, name in found.items()}
+    return found
+
+
+def without(names: Mapping[str, str], *parts: str) -> dict[str, str]:
+    """The `names` of all but these `parts`."""
+    return {part: name for part, name in names.items() if part not in parts}
+
+
 BERT_PARTS = {
     "word": "embeddings.word_embeddings",
     "position": "embeddings.position_embeddings",
@@ -17,53 +34,41 @@ BERT_PARTS = {
 }
 CLASSIFIERS = {"labels": "classifier", "tags": "classifier"}
 FINE_TUNED = CLASSIFIERS | {"choices": "classifier", "spans": "qa_outputs"}
-BERT_HEADS = FINE_TUNED | {
+BERT_MLM = {
     "mlm_dense": "cls.predictions.transform.dense",
     "mlm_norm": "cls.predictions.transform.LayerNorm",
     "mlm_decoder": "cls.predictions.decoder",
     "mlm_bias": "cls.predictions",
-    "pair": "cls.seq_relationship",
 }
-ROBERTA_HEADS = FINE_TUNED | {
-    "mlm_dense": "lm_head.dense",
-    "mlm_norm": "lm_head.layer_norm",
-    "mlm_decoder": "lm_head.decoder",
-    "mlm_bias": "lm_head",
-    "labels_dense": "classifier.dense",
-    "labels": "classifier.out_proj",
+BERT_HEADS = FINE_TUNED | BERT_MLM | {"pair": "cls.seq_relationship"}
+PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
+DENSE_CLASSIFIER = FINE_TUNED | {"labels_dense": "classifier.dense", "labels": "classifier.out_proj"}
+ROBERTA_HEADS = DENSE_CLASSIFIER | renamed(
+    BERT_MLM, {r"cls\.predictions(\.transform)?": "lm_head", "LayerNorm": "layer_norm"}
+)
+ALBERT_RULES = {
+    r"layer\.{i}": "albert_layer_groups.{i}.albert_layers.0",
+    r"attention\.(self|output)": "attention",
+    r"intermediate\.dense": "ffn",
+    r"output\.dense": "ffn_output",
+    r"output\.LayerNorm": "full_layer_layer_norm",
+    r"pooler\.dense": "pooler",
 }
-ALBERT_PARTS = BERT_PARTS | {
-    "projection": "encoder.embedding_hidden_mapping_in",
-    "query": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.query",
-    "key": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.key",
-    "value": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.value",
-    "attention": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.dense",
-    "attention_norm": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.LayerNorm",
-    "intermediate": "encoder.albert_layer_groups.{i}.albert_layers.0.ffn",
-    "output": "encoder.albert_layer_groups.{i}.albert_layers.0.ffn_output",
-    "output_norm": "encoder.albert_layer_groups.{i}.albert_layers.0.full_layer_layer_norm",
-    "pooler": "pooler",
+ALBERT_PARTS = renamed(BERT_PARTS, ALBERT_RULES) | {"projection": "encoder.embedding_hidden_mapping_in"}
+ALBERT_HEADS = renamed(
+    BERT_HEADS,
+    {r"cls\.predictions(\.transform)?": "predictions", r"cls\.seq_relationship": "sop_classifier.classifier"},
+)
+DISTILBERT_RULES = {
+    "encoder": "transformer",
+    r"self\.(q|k|v)\w+": r"\1_lin",
+    r"attention\.output\.dense": "attention.out_lin",
+    r"attention\.output\.LayerNorm": "sa_layer_norm",
+    r"intermediate\.dense": "ffn.lin1",
+    r"output\.dense": "ffn.lin2",
+    r"output\.LayerNorm": "output_layer_norm",
 }
-ALBERT_HEADS = FINE_TUNED | {
-    "mlm_dense": "predictions.dense",
-    "mlm_norm": "predictions.LayerNorm",
-    "mlm_decoder": "predictions.decoder",
-    "mlm_bias": "predictions",
-    "pair": "sop_classifier.classifier",
-}
-DISTILBERT_PARTS = {
-    "word": "embeddings.word_embeddings",
-    "position": "embeddings.position_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
-    "query": "transformer.layer.{i}.attention.q_lin",
-    "key": "transformer.layer.{i}.attention.k_lin",
-    "value": "transformer.layer.{i}.attention.v_lin",
-    "attention": "transformer.layer.{i}.attention.out_lin",
-    "attention_norm": "transformer.layer.{i}.sa_layer_norm",
-    "intermediate": "transformer.layer.{i}.ffn.lin1",
-    "output": "transformer.layer.{i}.ffn.lin2",
-    "output_norm": "transformer.layer.{i}.output_layer_norm",
-}
+DISTILBERT_PARTS = renamed(without(BERT_PARTS, "segment", "pooler"), DISTILBERT_RULES)
 DISTILBERT_HEADS = FINE_TUNED | {
     "mlm_dense": "vocab_transform",
     "mlm_norm": "vocab_layer_norm",
@@ -72,31 +77,21 @@ DISTILBERT_HEADS = FINE_TUNED | {
     "choices_dense": "pre_classifier",
 }
 ERNIE_PARTS = BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"}
-ELECTRA_PARTS = {part: name for part, name in BERT_PARTS.items() if part != "pooler"} | {
-    "projection": "embeddings_project"
-}
-ELECTRA_HEADS = FINE_TUNED | {
+ELECTRA_PARTS = without(BERT_PARTS, "pooler") | {"projection": "embeddings_project"}
+ELECTRA_CLASSIFIERS = DENSE_CLASSIFIER | {"choices_dense": "sequence_summary.summary"}
+ELECTRA_HEADS = ELECTRA_CLASSIFIERS | {
     "mlm_dense": "generator_predictions.dense",
     "mlm_norm": "generator_predictions.LayerNorm",
     "mlm_decoder": "generator_lm_head",
-    "labels_dense": "classifier.dense",
-    "labels": "classifier.out_proj",
-    "choices_dense": "sequence_summary.summary",
 }
-ROFORMER_PARTS = {part: name for part, name in ELECTRA_PARTS.items() if part != "position"} | {
-    "turns": "encoder.embed_positions"
+ROFORMER_PARTS = without(ELECTRA_PARTS, "position") | {"turns": "encoder.embed_positions"}
+ROFORMER_HEADS = ELECTRA_CLASSIFIERS | BERT_MLM
+MPNET_RULES = {
+    r"self\.(q|k|v)\w+": r"attn.\1",
+    r"attention\.output\.dense": "attention.attn.o",
+    r"attention\.output": "attention",
 }
-ROFORMER_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
-    part: ELECTRA_HEADS[part] for part in ("labels_dense", "labels", "choices_dense")
-}
-MPNET_PARTS = BERT_PARTS | {
-    "query": "encoder.layer.{i}.attention.attn.q",
-    "key": "encoder.layer.{i}.attention.attn.k",
-    "value": "encoder.layer.{i}.attention.attn.v",
-    "attention": "encoder.layer.{i}.attention.attn.o",
-    "attention_norm": "encoder.layer.{i}.attention.LayerNorm",
-    "relative": "encoder.relative_attention_bias",
-}
+MPNET_PARTS = renamed(BERT_PARTS, MPNET_RULES) | {"relative": "encoder.relative_attention_bias"}
 MODERNBERT_PARTS = {
     "word": "embeddings.tok_embeddings",
     "embedding_norm": "embeddings.norm",
@@ -117,43 +112,33 @@ MODERNBERT_HEADS = FINE_TUNED | {
     "classifier_norm": "head.norm",
     "spans": "classifier",
 }
-NOMIC_PARTS = {
-    "word": "embeddings.word_embeddings",
-    "segment": "embeddings.token_type_embeddings",
-    "embedding_norm": "emb_ln",
+JOINT_PARTS = without(BERT_PARTS, "position", "query", "key", "value")  # of a family with joint projections
+NOMIC_RULES = {
+    r"embeddings\.LayerNorm": "emb_ln",
+    "layer": "layers",
+    r"attention\.output\.dense": "attn.out_proj",
+    r"attention\.output\.LayerNorm": "norm1",
+    r"intermediate\.dense": "mlp.fc12",
+    r"output\.dense": "mlp.fc2",
+    r"output\.LayerNorm": "norm2",
+}
+NOMIC_PARTS = renamed(JOINT_PARTS, NOMIC_RULES) | {
     "projections": "encoder.layers.{i}.attn.Wqkv",
-    "attention": "encoder.layers.{i}.attn.out_proj",
-    "attention_norm": "encoder.layers.{i}.norm1",
-    "intermediate": "encoder.layers.{i}.mlp.fc12",
     "gate": "encoder.layers.{i}.mlp.fc11",
-    "output": "encoder.layers.{i}.mlp.fc2",
-    "output_norm": "encoder.layers.{i}.norm2",
-    "pooler": "pooler.dense",
 }
-NOMIC_HEADS = CLASSIFIERS | {
-    "mlm_dense": "cls.predictions.transform.dense",
-    "mlm_norm": "cls.predictions.transform.layer_norm",
-    "mlm_decoder": "cls.predictions.decoder",
-    "mlm_bias": "cls.predictions",
+NOMIC_HEADS = CLASSIFIERS | renamed(BERT_MLM, {"LayerNorm": "layer_norm"})
+GTE_RULES = {
+    r"attention\.output\.dense": "attention.o_proj",
+    r"attention\.output\.LayerNorm": "attn_ln",
+    r"output\.dense": "mlp.down_proj",
+    r"output\.LayerNorm": "mlp_ln",
 }
-GTE_PARTS = {
-    "word": "embeddings.word_embeddings",
-    "segment": "embeddings.token_type_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
+GTE_PARTS = renamed(without(JOINT_PARTS, "intermediate"), GTE_RULES) | {
     "projections": "encoder.layer.{i}.attention.qkv_proj",
-    "attention": "encoder.layer.{i}.attention.o_proj",
-    "attention_norm": "encoder.layer.{i}.attn_ln",
     "gated": "encoder.layer.{i}.mlp.up_gate_proj",
-    "output": "encoder.layer.{i}.mlp.down_proj",
-    "output_norm": "encoder.layer.{i}.mlp_ln",
-    "pooler": "pooler.dense",
 }
-GTE_HEADS = CLASSIFIERS | {
-    "mlm_dense": "lm_head.dense",
-    "mlm_norm": "lm_head.norm",
-    "mlm_decoder": "lm_head.decoder",
-}
-JINA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "intermediate")} | {
+GTE_HEADS = CLASSIFIERS | {"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.norm", "mlm_decoder": "lm_head.decoder"}
+JINA_PARTS = without(BERT_PARTS, "position", "intermediate") | {
     "gated": "encoder.layer.{i}.mlp.gated_layers",
     "output": "encoder.layer.{i}.mlp.wo",
     "output_norm": "encoder.layer.{i}.mlp.layernorm",
@@ -166,11 +151,7 @@ JINA_CODE_PARTS = JINA_PARTS | {
     "output": "encoder.layer.{i}.mlp.down_layer",
     "output_norm": "encoder.layer.{i}.layer_norm_2",
 }
-PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
-DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "segment", "pooler")} | {
-    "query": "encoder.layer.{i}.attention.self.query_proj",
-    "key": "encoder.layer.{i}.attention.self.key_proj",
-    "value": "encoder.layer.{i}.attention.self.value_proj",
+DEBERTA_PARTS = renamed(without(BERT_PARTS, "position", "segment", "pooler"), {r"(self\.\w+)": r"\1_proj"}) | {
     "distances": "encoder.rel_embeddings",
     "distances_norm": "encoder.LayerNorm",
     "distance_query": "encoder.layer.{i}.attention.self.pos_query_proj",
@@ -178,9 +159,10 @@ DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in 
     "convolution": "encoder.conv.conv",
     "convolution_norm": "encoder.conv.LayerNorm",
 }
-DEBERTA_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
+DEBERTA_HEADS = FINE_TUNED | {
     "labels_dense": "pooler.dense",
     "choices_dense": "pooler.dense",
+    "mlm_decoder": "cls.predictions.decoder",
     # or that of the authors' code
     "mlm_dense": "cls.predictions.transform.dense|lm_predictions.lm_head.dense",
     "mlm_norm": "cls.predictions.transform.LayerNorm|lm_predictions.lm_head.LayerNorm",

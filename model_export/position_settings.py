@@ -20,8 +20,9 @@ ACTIVATIONS = {
     "swish": "silu",
     "swiglu": "silu",  # the published name of a gated feed-forward with it
 }
-MAX_POSITIONS = 2**16  # where no table of positions bounds them
+MAX_POSITIONS = 2**16  # if no table of positions bounds them
 CONVOLUTION_WIDTH = 3  # tokens that DeBERTa's convolution reads
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Rotary:
     """How the attention of a layer knows positions (Su et al. 2021), and how far it sees."""
 
     theta: float
-    divisor: float  # of all frequencies; 1 but where they are scaled
+    divisor: float  # of all frequencies; 1 unless they are scaled
     window: int  # tokens to each side that a query attends to; 0: all
     is_stored: bool = False  # by a stored table of sines and cosines, neighbouring channels together (RoFormer)
     turns_values: bool = False  # and not only queries and keys
@@ -44,7 +45,7 @@ class RelativePositions:
     is_normed: bool  # the table of positions has a LayerNorm
     buckets: int  # of distances to one side; 0: a bucket for each distance
     longest: int  # the distance from which on all are one bucket
-    convolution: str  # its activation; "" without one
+    convolution: str  # its activation; "" without a convolution
 
     @property
     def span(self) -> int:
@@ -58,9 +59,6 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ExportError(f"config.json sets {key} to {value!r}; it must be an integer of at least {least}")
     return value
-
-
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
 
 
 def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
@@ -103,7 +101,7 @@ def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
 
 
 def _section(config: Config, key: str) -> Config:
-    """The object at `key`; empty without it. Raises ExportError where it is something else."""
+    """The object at `key`; empty without it. Raises ExportError if it is something else."""
     value = config.get(key)
     if value is not None and not isinstance(value, Mapping):
         raise ExportError(f"config.json sets {key} to {value!r}; it must be an object")
@@ -111,7 +109,7 @@ def _section(config: Config, key: str) -> Config:
 
 
 def rope_theta(parameters: Config, default: Any) -> float:
-    """The rope_theta of `parameters`. Raises ExportError where it is no positive number, or where it is scaled."""
+    """The rope_theta of `parameters`. Raises ExportError if it is no positive number or is scaled."""
     theta, kind = parameters.get("rope_theta", default), parameters.get("rope_type", "default")
     if kind != "default":
         raise ExportError(f"config.json sets rope_type to {kind!r}, which is not supported (only 'default' is)")
@@ -121,7 +119,7 @@ def rope_theta(parameters: Config, default: Any) -> float:
 
 
 def relative_positions(config: Config) -> RelativePositions:
-    """DeBERTa's, by its config. Raises ExportError where it sets something that is not computed."""
+    """DeBERTa's, by its config. Raises ExportError if it sets something that is not computed."""
     stated = config.get("pos_att_type") or []
     terms = frozenset(map(str, stated) if isinstance(stated, list) else str(stated).lower().replace(" ", "").split("|"))
     if not terms <= {"c2p", "p2c"}:

@@ -16,28 +16,6 @@ from .weights import FORMATS, Weights
 
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
 SPLADE_ACTIVATIONS = ("relu", SECOND_LOG)  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))
-
-
-def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
-    """One of SPLADE_ACTIVATIONS for `modules` (folder and class) that are an encoder and SpladePooling; or "".
-
-    Raises ExportError where the pooling is not computed here: by sum instead of by maximum.
-    """
-    kinds = [kind.rsplit(".", 1)[-1] for _, kind in modules]
-    if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
-        return ""
-    path = folder / modules[1][0] / "config.json"
-    config = read_json(path)
-    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-    if strategy != "max" or activation not in SPLADE_ACTIVATIONS:
-        raise ExportError(
-            f"{path} pools by {strategy!r} of {activation!r}; "
-            f"only 'max' of {' or '.join(SPLADE_ACTIVATIONS)} is computed: "
-            "remove modules.json to export the checkpoint without its sparse vectors"
-        )
-    return str(activation)
-
-
 OPTIONS = (  # of module Transformer: what sentence-transformers passes on when it loads the model, or for each text
     *(f"{part}_{kind}" for part in ("model", "config", "tokenizer", "processor") for kind in ("args", "kwargs")),
     *("processing_kwargs", "query_length", "document_length"),
@@ -75,9 +53,29 @@ NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not c
 WAY_OUT = "--without-modules exports the vectors before it"
 
 
+def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
+    """The activation of `modules` (folder and class) that are an encoder and SpladePooling; "" of others.
+
+    Raises ExportError if the pooling is not computed here: by sum instead of by maximum.
+    """
+    kinds = [kind.rsplit(".", 1)[-1] for _, kind in modules]
+    if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
+        return ""
+    path = folder / modules[1][0] / "config.json"
+    config = read_json(path)
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if strategy != "max" or activation not in SPLADE_ACTIVATIONS:
+        raise ExportError(
+            f"{path} pools by {strategy!r} of {activation!r}; "
+            f"only 'max' of {' or '.join(SPLADE_ACTIVATIONS)} is computed: "
+            "remove modules.json to export the checkpoint without its sparse vectors"
+        )
+    return str(activation)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """f(x W^T + b), and with a residual + x or, where the widths differ, + x R^T."""
+    """f(x W^T + b), and with a residual + x or, if the widths differ, + x R^T."""
 
     weight: LazyWeight  # [out, in]
     bias: LazyWeight | None  # [out]
@@ -115,16 +113,16 @@ class SentenceModel:
     max_tokens: int | None = None  # of a query or a document of a ColBERT, in place of the tokenizer's limit
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
-    similarity: str = ""  # one of SIMILARITIES; "" where none is stated
+    similarity: str = ""  # of SIMILARITIES; "" if none is stated
     kept_dimensions: int = 0  # truncate_dim; 0: all
-    sparse: str = ""  # the activation of its sparse vectors, or TOKEN_WEIGHTS; "" where it was not trained for them
+    sparse: str = ""  # the activation of its sparse vectors, or TOKEN_WEIGHTS; "" if it was not trained for them
     of_tokens: Mapping[str, Sequence[Layer]] = field(default_factory=dict)  # `multi`, TOKEN_WEIGHTS -> their layers
     colbert: Mapping[str, Any] = field(default_factory=dict)  # its settings, named as in PyLate
     masks_keys: bool = False  # queries are filled up with tokens that no token attends to
 
     @property
     def pooling(self) -> str:
-        """The output that is the vector: cls, mean, or `sentence` where these are not it; `multi` of ColBERT."""
+        """The output that is the vector: cls, mean, or `sentence` if these are not it; `multi` of ColBERT."""
         plain = len(self.modes) == 1 and self.modes[0] in PLAIN_OUTPUTS and self.include_prompt and not self.layers
         return self.modes[0] if plain else "sentence" if self.modes else "multi" if self.colbert else "cls"
 
@@ -136,7 +134,7 @@ class _NotComputed(ExportError):
 def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool = False) -> SentenceModel:
     """What `checkpoint`, whose hidden states have `width` channels, computes after the encoder.
 
-    `without_modules` leaves out the first module that is not computed and all after it. Raises ExportError where there
+    `without_modules` leaves out the first module that is not computed and all after it. Raises ExportError if there
     is such a module without that option, or a file is damaged.
     """
     folder, model, listed = checkpoint.root, SentenceModel(width=width), read_modules(checkpoint.root)
@@ -297,5 +295,5 @@ def _prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     similarity, kept = settings.get("similarity_fn_name"), settings.get("truncate_dim")
     if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1):
         raise ExportError(f"{path} sets truncate_dim to {kept!r}; it must be a positive integer")
-    stated = similarity if similarity in SIMILARITIES else ""  # sentence-transformers ignores another one
+    stated = similarity if similarity in SIMILARITIES else ""  # sentence-transformers ignores another name
     return {"prompts": prompts, "default_prompt": default, "similarity": stated, "kept_dimensions": kept or 0}

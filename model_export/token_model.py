@@ -37,7 +37,7 @@ PROJECTION = "linear.weight"  # of Stanford's ColBERT, among the weights of the 
 
 
 def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modules: bool = False) -> SentenceModel:
-    """As `sentence_model`, with what is made of single tokens."""
+    """`sentence_model` with what is made of single tokens."""
     model, root = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules), checkpoint.root
     modules, width, defaults, files = read_modules(root), sizes.hidden, DEFAULTS, dict(checkpoint.files)
     if PROJECTION in checkpoint.names:
@@ -91,7 +91,7 @@ def _with_bge_m3(model: SentenceModel, root: Path, hidden: int) -> SentenceModel
 
 
 def sides(model: SentenceModel, files: TokenizerFiles) -> dict[str, Side]:
-    """How queries and documents are read. Raises ExportError where the tokenizer lacks a token that is named."""
+    """How queries and documents are read. Raises ExportError if the tokenizer lacks a token that is named."""
     settings, special, names = model.colbert, files.special_tokens, ("query", "document")
     if "multi" not in model.of_tokens:
         return {}

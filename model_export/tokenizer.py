@@ -35,7 +35,7 @@ from .families import BERT_TOKENS, Family
 SENTENCEPIECE = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model")
 FILES = "tokenizer.json, vocab.txt, or vocab.json with merges.txt"
 SOLUTION = "which transformers 4 writes (5: other ids): AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-UNLIMITED = 10**6  # transformers writes 1e30 where a tokenizer has no limit
+UNLIMITED = 10**6  # transformers writes 1e30 if a tokenizer has no limit
 MIN_TOKENS = 3  # of a text: [CLS], a token, [SEP]
 CLASSES = {f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "Ernie", "Roberta")}  # built from FILES
 REFUSED = {  # classes that read a text by code which a tokenizer.json beside them does not hold
@@ -48,8 +48,9 @@ REFUSED = {  # classes that read a text by code which a tokenizer.json beside th
 }
 UNCHECKED = ("BertweetTokenizer", "PhobertTokenizer")  # built from other files in transformers
 TOKEN_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")  # of an AddedToken
-WITHOUT_TYPES = ("DistilBertTokenizer", "MPNetTokenizer")  # their model_input_names, where the files state none
+WITHOUT_TYPES = ("DistilBertTokenizer", "MPNetTokenizer")  # their model_input_names, if the files state none
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these ignore tokenizer_config.json's flags
+Stated = list[tuple[int | None, Mapping[str, Any]]]  # the id of a token, if it is stated, and its fields
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class TokenizerFiles:
 def read_tokenizer(folder: Path, files: Files, family: Family, *, size: int, positions: int) -> TokenizerFiles:
     """The tokenizer in `folder`, for a model of `size` word embeddings and `positions` positions.
 
-    `files` are the checkpoint's. Raises ExportError where there is no tokenizer, it is damaged or not supported, or it
+    `files` are the checkpoint's. Raises ExportError if there is no tokenizer, it is damaged or not supported, or it
     does not fit the model.
     """
     settings, assumed = _settings(folder), dict[str, str]()
@@ -113,7 +114,7 @@ def read_tokenizer(folder: Path, files: Files, family: Family, *, size: int, pos
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """The values of tokenizer_config.json that are not null. Raises ExportError where one is not valid."""
+    """The values of tokenizer_config.json that are not null. Raises ExportError if a value is not valid."""
     path = folder / TOKENIZER_CONFIG
     settings = {key: value for key, value in optional_json(path).items() if value is not None}
     for key in (*NORMALIZER, "add_prefix_space"):
@@ -124,7 +125,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _class_of(settings: Mapping[str, Any]) -> str:
-    """The tokenizer's class, without the suffix Fast; "None" where none is stated."""
+    """The tokenizer's class, without the suffix Fast; "None" if none is stated."""
     return str(settings["tokenizer_class"]).removesuffix("Fast")
 
 
@@ -180,20 +181,17 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
             assumed[key] = f"{str(found).lower()}, as in tokenizer.json; {reason}"
 
     if isinstance(normalizer, normalizers.BertNormalizer):
-        for key, name in NORMALIZER.items():  # null strips accents where it lowercases
+        for key, name in NORMALIZER.items():  # null strips accents if it lowercases
             apply(normalizer, key, name, usual=key != "strip_accents" or normalizer.lowercase)
     if isinstance(splitter, pre_tokenizers.ByteLevel):
         apply(splitter, "add_prefix_space", "add_prefix_space", usual=False)
-
-
-Stated = list[tuple[int | None, Mapping[str, Any]]]  # the id of a token, where one is stated, and its fields
 
 
 def _add_tokens(tokenizer: Tokenizer, folder: Path, stated: Stated, special: set[str], size: int) -> list[str]:
     """Adds the tokens that the files beside the vocabulary state (`[E1]` around an entity), as transformers does.
 
     A piece of the vocabulary, such as `[unused1]`, keeps its id, and a new token takes the next one. Returns those that
-    are left out, as the model has `size` word embeddings. Raises ExportError where a file states another id for a new
+    are left out, as the model has `size` word embeddings. Raises ExportError if a file states another id for a new
     one.
     """
     left_out, known = [], {token.content for token in tokenizer.get_added_tokens_decoder().values()}
@@ -342,7 +340,7 @@ def _stated_names(folder: Path, files: Files, assumed: dict[str, str]) -> dict[s
 def _special_tokens(tokenizer: Tokenizer, family: Family, names: Mapping[str, str]) -> dict[str, int]:
     """cls, sep, mask, pad, unk -> id, by `names` or else the usual ones; without those the tokenizer lacks.
 
-    Also bos and eos, where they are stated and are none of these.
+    Also bos and eos, if they are stated and are none of these.
     """
     found: dict[str, int] = {}
     for name in (*BERT_TOKENS, "bos", "eos"):

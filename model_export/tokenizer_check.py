@@ -25,6 +25,7 @@ MAX_GROWTH = 20  # of a text by normalizing it; Unicode's own forms expand a cha
 LONG_CHARACTERS = 100_000
 ORDINARY = "The quick brown fox jumps over the lazy dog; 0123456789 !\"#$%&'()*+,-./:<=>?@[]^_`{|}~ café Ωß 北京 🙂"
 UNKNOWN = "\ue000 \U00012031 \U0001fbf0\U000f0000"  # private use, cuneiform, legacy computing: in no vocabulary
+PAIR = "a pair"  # in the reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ def why_unusable(tokenizer: Tokenizer, bounds: ModelBounds) -> str:
 
 
 def fault_of(path: Path, bounds: ModelBounds, *, module: str = MODULE) -> str:
-    """As `why_unusable`, for a tokenizer.json; `python -m` runs `module`, which calls `check_in_child`."""
+    """`why_unusable` of a tokenizer.json; `python -m` runs `module`, which calls `check_in_child`."""
     command = [sys.executable, "-m", module, str(path), json.dumps(asdict(bounds)), str(os.getpid())]
     try:
         ended = subprocess.run(command, capture_output=True, timeout=WALL_SECONDS, check=False)
@@ -96,9 +97,6 @@ def check_in_child(load: Callable[[str], Tokenizer]) -> None:
     _report("its file")
     fault = next(_faults(load(path), bounds, patterns_of(Path(path))), "")
     _report(fault or "ok")
-
-
-PAIR = "a pair"  # in the reports
 
 
 def _report(line: str) -> None:

@@ -129,7 +129,7 @@ class _Unpickler(pickle.Unpickler):
 def read_tensors(file: Path) -> dict[str, LazyWeight]:
     """The tensors of a state_dict by name, float32 when loaded; only the pickle is read now, not the storages.
 
-    Raises ExportError where the file asks for anything but tensors, holds anything else, or is damaged.
+    Raises ExportError if the file asks for anything but tensors, holds anything else, or is damaged.
     """
     try:
         if zipfile.is_zipfile(file):

@@ -17,6 +17,11 @@ from .torch_pickle import read_tensors
 
 TENSORFLOW = ("*.ckpt*.index", "*.h5")  # patterns of a TensorFlow checkpoint's files
 TOKENIZER = 'and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'
+Weights = dict[str, LazyWeight]
+MAX_HEADER_BYTES = 2 * 2**20  # of a safetensors file; 400 weights take about 50 kB
+# safetensors' dtypes that can be read; smaller floats have scales of their own
+DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
+OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # LayerNorm's, in checkpoints converted from TensorFlow
 
 
 def convert(folder: Path) -> str:
@@ -38,7 +43,7 @@ def convert_tensorflow(folder: Path, pattern: str) -> str:
 
 
 def _class_of(folder: Path) -> str:
-    """The class in config.json's architectures; "CLASS", explained, where it names none or several."""
+    """The class in config.json's architectures; "CLASS", explained, if it names none or several."""
     try:
         content = json.loads(read_file(folder / "config.json", MAX_DESCRIPTION_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -49,15 +54,8 @@ def _class_of(folder: Path) -> str:
     return "CLASS (the class that saved the checkpoint)"
 
 
-Weights = dict[str, LazyWeight]
-MAX_HEADER_BYTES = 2 * 2**20  # of a safetensors file; 400 weights take about 50 kB
-# safetensors' dtypes that can be read; smaller floats have scales of their own
-DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
-OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # LayerNorm's, in checkpoints converted from TensorFlow
-
-
 def read_safetensors(files: list[Path]) -> Weights:
-    """The weights by name. Raises ExportError where a file is damaged or has a dtype that is not supported."""
+    """The weights by name. Raises ExportError if a file is damaged or has a dtype that is not supported."""
     found: Weights = {}
     for file in files:
         _check_header_size(file)
@@ -72,7 +70,7 @@ def read_safetensors(files: list[Path]) -> Weights:
 
 
 def read_torch(files: list[Path]) -> Weights:
-    """The weights by name. Raises ExportError where a file holds anything but tensors."""
+    """The weights by name. Raises ExportError if a file holds anything but tensors."""
     return {modernize(name): weight for file in files for name, weight in read_tensors(file).items()}
 
 
@@ -81,7 +79,7 @@ class Format:
     """How a folder stores its weights."""
 
     files: str  # a pattern
-    single: str  # the file that has all weights; where it exists no other is read, as in transformers
+    single: str  # the file that has all weights; if it exists, no other is read, as in transformers
     index: str  # the file that lists the shards
     read: Callable[[list[Path]], Weights]
 

@@ -34,6 +34,26 @@ ATTENTION_OUTPUTS = frozenset({"attention", "attention_mean"})  # by head; the m
 LAYER_OUTPUTS = frozenset({"layer_cls", "layer_mean", "layer_tokens"}) | ATTENTION_OUTPUTS
 Arrays = Mapping[str, NDArray[np.generic]]
 Floats = NDArray[np.float32]
+Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
+SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
+SENTENCE, SPARSE, LAYER = "sentence vector", "sparse vector", "layer"
+SELECTED = "selected"  # not of an output: the rows of the last layer
+OUTPUTS = {  # output -> what each of its rows belongs to
+    **dict.fromkeys(("cls", "pooler", "pair", "labels", "choices"), SEQUENCE),
+    **dict.fromkeys(("mean", *sorted(OF_MEANS)), POOLED),
+    "sentence": SENTENCE,
+    **dict.fromkeys(("tags", "spans", "tokens", "multi", TOKEN_WEIGHTS), TOKEN),
+    **dict.fromkeys(("top_logits", "top_ids", "log_sum_exp"), MASK),
+    "target_logits": TARGET,
+    **dict.fromkeys(("sparse_places", "sparse_logits"), SPARSE),
+    **dict.fromkeys(sorted(LAYER_OUTPUTS), LAYER),
+}
+ASKED_AS = {name: name.removeprefix("mean_") for name in OF_MEANS}  # output of a graph -> what a request names
+WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
+ALL_KINDS = frozenset(OUTPUTS.values())
+ONLY_CLS = np.zeros(1, np.int32)  # the positions selected if [CLS] alone is needed
+NOTHING_POOLED = PooledTokens(lengths=ONLY_CLS[:0], firsts=ONLY_CLS[:0], rows=(), starts=np.zeros(0, np.int64))
+ROW_ALIGNMENT = {PACKED_ROWS: ALIGNMENT, BF16_ROWS: BF16_ALIGNMENT}
 
 
 def hidden_name(layer: int) -> str:
@@ -72,29 +92,6 @@ def layer_rows(name: str, layers: tuple[int, ...], outputs: Arrays, own: slice, 
     return np.concatenate(rows)
 
 
-Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
-
-SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
-SENTENCE, SPARSE, LAYER = "sentence vector", "sparse vector", "layer"
-SELECTED = "selected"  # not of an output: the rows of the last layer
-OUTPUTS = {  # output -> what each of its rows belongs to
-    **dict.fromkeys(("cls", "pooler", "pair", "labels", "choices"), SEQUENCE),
-    **dict.fromkeys(("mean", *sorted(OF_MEANS)), POOLED),
-    "sentence": SENTENCE,
-    **dict.fromkeys(("tags", "spans", "tokens", "multi", TOKEN_WEIGHTS), TOKEN),
-    **dict.fromkeys(("top_logits", "top_ids", "log_sum_exp"), MASK),
-    "target_logits": TARGET,
-    **dict.fromkeys(("sparse_places", "sparse_logits"), SPARSE),
-    **dict.fromkeys(sorted(LAYER_OUTPUTS), LAYER),
-}
-ASKED_AS = {name: name.removeprefix("mean_") for name in OF_MEANS}  # output of a graph -> what a request names
-WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
-ALL_KINDS = frozenset(OUTPUTS.values())
-ONLY_CLS = np.zeros(1, np.int32)  # the positions selected where [CLS] alone is needed
-NOTHING_POOLED = PooledTokens(lengths=ONLY_CLS[:0], firsts=ONLY_CLS[:0], rows=(), starts=np.zeros(0, np.int64))
-ROW_ALIGNMENT = {PACKED_ROWS: ALIGNMENT, BF16_ROWS: BF16_ALIGNMENT}
-
-
 @lru_cache(maxsize=1024)
 def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
     """The kinds of owner (SEQUENCE, TOKEN, ...) of the rows of `outputs`."""
@@ -112,7 +109,7 @@ class Tokens:
     top_k: int = 1
     targets: tuple[int, ...] = ()  # vocabulary ids to score at each mask
     pooled_from: int = 0  # the first position that the `sentence` output pools: after a prompt that is left out
-    layers: tuple[int, ...] = ()  # whose states LAYER_OUTPUTS read: 0 the embeddings, LAST the last one
+    layers: tuple[int, ...] = ()  # whose states LAYER_OUTPUTS read: 0 the embeddings, LAST the last layer
     unattended: int = 0  # of the last tokens: no token attends to them
 
     def __len__(self) -> int:
@@ -157,7 +154,7 @@ def pack(
 
 @lru_cache(maxsize=512)  # packing a text anew takes 0.3 ms between two runs
 def _pack_zeros(length: int, asked: tuple[Any, ...], layout: str, modes: tuple[str, ...]) -> Batch:
-    """A batch of one sequence of zeros: all but `ids` and `types` is that of every other one that asks the same."""
+    """A batch of one sequence of zeros: all but `ids` and `types` is that of every other batch that asks the same."""
     zeros = np.zeros(length, np.int32)
     return _pack([Tokens(ids=zeros, types=zeros, **dict(zip(ASKED, asked, strict=True)))], layout, modes)
 

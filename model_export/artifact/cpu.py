@@ -21,7 +21,7 @@ def cpu_signature(onnxruntime: str) -> str:
 
 
 def processor_name() -> str:
-    """As the system states it; the architecture where it does not."""
+    """The processor's name in the system's words; the architecture if the system has none."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):
@@ -35,7 +35,7 @@ def has_fast_int8() -> bool:
 
 
 def why_bf16_unavailable() -> str:
-    """Why this machine cannot run bf16, with the way out; empty where it can. Imports nothing."""
+    """Why this machine cannot run bf16, with the way out; empty if it can. Imports nothing."""
     if not BF16_FLAGS & _flags():
         return "this processor has neither AVX512-BF16 nor AMX, which bf16 needs: use fp32 or int8"
     if find_spec(BF16_RUNTIME) is None:
@@ -46,7 +46,7 @@ def why_bf16_unavailable() -> str:
 
 
 def _flags() -> set[str]:
-    """Of the processor, as the system lists them; empty where it does not."""
+    """Of the processor, as the system lists them; empty if it does not."""
     try:
         return set(Path("/proc/cpuinfo").read_text("utf-8").split())
     except OSError:

@@ -29,6 +29,18 @@ PICKLES = ("pytorch_model*.bin", "adapter_model.bin", "pytorch_model.bin.index.j
 MAX_DESCRIPTION_BYTES = 64 * 2**20  # of a file beside the weights; the largest tokenizer.json in use has 33 MB
 MAX_MANIFEST_BYTES = 4 * 2**20  # that of BERT-base has 75 kB; to read 200 MB held a service for 11 s
 UNLIMITED_BYTES = 2**63
+FORMAT = 10
+# layouts, how attention separates sequences: on the CPU and plain attention on CUDA; in bf16; packed attention on CUDA
+PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
+MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
+ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
+LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
+HEADS = "heads.onnx"  # of MODEL, which read the hidden states that OpenVINO gave; in bf16
+TOKEN_WEIGHTS = "token_weights"  # sparse vectors of the weights of a text's own tokens (BGE-M3), an output
+OF_MEANS = frozenset({"mean_labels", "mean_choices"})  # outputs of a classifier of texts that reads the mean
+CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
+DIGEST_LENGTH = 12  # hexadecimal digits
+PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
@@ -75,20 +87,6 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-FORMAT = 10
-# layouts, how attention separates sequences: on the CPU and plain attention on CUDA; in bf16; packed attention on CUDA
-PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
-MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
-ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
-LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
-HEADS = "heads.onnx"  # of MODEL, which read the hidden states that OpenVINO gave; in bf16
-TOKEN_WEIGHTS = "token_weights"  # sparse vectors of the weights of a text's own tokens (BGE-M3), an output
-OF_MEANS = frozenset({"mean_labels", "mean_choices"})  # outputs of a classifier of texts that reads the mean
-CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
-DIGEST_LENGTH = 12  # hexadecimal digits
-PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
-
-
 class ManifestError(Exception):
     """This version cannot read the manifest; the message says why and what to do."""
 
@@ -114,7 +112,7 @@ class Golden:
 class Embedding:
     """How the checkpoint makes the vector of a text; of sentence-transformers' files, or plain [CLS] without them."""
 
-    pooling: str  # the output that is the vector: cls, mean, or sentence where these two are not it
+    pooling: str  # the output that is the vector: cls, mean, or sentence if these two are not it
     normalize: bool  # whether the vector is scaled to unit length
     dimensions: int  # of the vector
     modules: tuple[str, ...]  # what is computed after the encoder, in words; empty without modules.json
@@ -123,13 +121,13 @@ class Embedding:
     include_prompt: bool  # whether the tokens of a prompt are pooled
     prompts: Mapping[str, str]  # name -> text before every text
     default_prompt: str  # the name of the prompt of a request that names none; "": no prompt
-    similarity: str  # similarity_fn_name; "" where it is not stated
+    similarity: str  # similarity_fn_name; "" if it is not stated
     kept_dimensions: int  # truncate_dim: how many leading numbers a vector has by default; 0: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which model an artifact was made of; "" and () where it is not stated."""
+    """Which model an artifact was made of; "" and () if it is not stated."""
 
     version: str  # that the export was given
     source: str  # ORG/NAME on the hub, or the name of the checkpoint's folder
@@ -147,7 +145,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """How a query or a document is read where each of its tokens becomes a vector."""
+    """The way to read a query or a document whose tokens each become a vector."""
 
     max_tokens: int  # without the marker
     marker: tuple[int, ...] = ()  # the id that is put after the first token, or none
@@ -185,7 +183,7 @@ class Manifest:
     outputs: Mapping[str, Tensor]
     assumed: Mapping[str, str]  # setting missing from the checkpoint -> the default assumed, and why
     verification: Mapping[str, float]  # largest errors against the float64 reference
-    golden: tuple[Golden, ...]  # the first one is the canary
+    golden: tuple[Golden, ...]  # the first is the canary
     files: Mapping[str, str]  # file name -> SHA-256; as `files_of`
 
     @property
@@ -260,7 +258,7 @@ def available(folder: Path) -> list[str]:
 
 
 def fault_of_part(folder: Path) -> str:
-    """What to name instead of `folder` where it is what an artifact holds for one device; empty for another folder."""
+    """What to name instead of `folder` if it is what an artifact holds for one device; empty for another folder."""
     is_part = (folder / MANIFEST).is_file()
     return f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}" if is_part else ""
 

@@ -61,7 +61,7 @@ class OpenVinoEncoder:
         self._idle: list[Any] = []  # requests that no thread uses
 
     def run(self, names: Sequence[str], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
-        """The hidden states `names`: after the last layer [chosen, hidden], after another one [tokens, hidden]."""
+        """The hidden states `names`: after the last layer [chosen, hidden], after another layer [tokens, hidden]."""
         try:
             request = self._idle.pop()
         except IndexError:  # as many are made as run at once
@@ -100,7 +100,7 @@ def _read(path: Path, *, all_layers: bool) -> Any:
 
 
 def _own(weight: Any) -> None:
-    """Replaces a weight by a copy in memory: in bf16, or in fp32 where it is small."""
+    """Replaces a weight by a copy in memory: in bf16, or in fp32 if it is small."""
     readers = weight.output(0).get_target_inputs()
     if weight.get_byte_size() <= MAX_SMALL_BYTES:
         copy = ov.op.Constant(ov.Tensor(np.array(weight.data)), False)

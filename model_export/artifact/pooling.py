@@ -10,11 +10,24 @@ from numpy.typing import NDArray
 from .rows import Feeds, Ints, place, row_width
 
 Floats = NDArray[np.float32]
-# (length, first pooled position) -> the weights of the pooled tokens, or one for all
+# (length, first pooled position) -> the weights of the pooled tokens, or a weight for all
 Weighting = Callable[[int, int], Floats | float]
 MEANS = 16  # means per row: the narrowest block of the product that computes them
 BLOCK = 16  # tokens whose maximum is computed together
 ENDS = frozenset({"cls", "lasttoken"})  # the modes that read one token
+SPARSE_BLOCK = 32  # tokens in a product, always: with another number, ONNX Runtime adds up in another order
+PART = 8  # tokens of one text
+PARTS = SPARSE_BLOCK // PART
+SHIFTS = (1, 2, 4)  # steps of a parallel prefix maximum over five parts: the part before a block and its own four
+SECOND_LOG = "log1p_relu"  # the activation log(1 + log(1 + relu(logit)))
+NO_TEXT = -1  # owner of a part that only fills a block
+NOTHING: Feeds = {
+    "sparse_tokens": np.zeros((0, SPARSE_BLOCK), np.int32),
+    "sparse_joins": np.zeros((0, len(SHIFTS), 1 + PARTS, 1), np.float32),
+    "sparse_ends": np.zeros((0, PARTS, 1), np.float32),
+    "sparse_offsets": np.zeros((0, 2, 1), np.int32),
+    "sparse_count": np.zeros(1, np.int64),
+}
 
 
 def _by_position(length: int, first: int) -> Floats:
@@ -33,7 +46,7 @@ MODES = frozenset({*ENDS, "max", *WEIGHTINGS})
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PooledTokens:
-    """The sequences of a batch that are pooled, and where their tokens are among the rows of the last layer."""
+    """The sequences of a batch that are pooled, and the places of their tokens among the rows of the last layer."""
 
     lengths: Ints  # [pooled]
     firsts: Ints  # [pooled]: the first position that is pooled
@@ -119,14 +132,6 @@ def _max_feeds(pooled: PooledTokens) -> Feeds:
     return {"sentence_blocks": blocks, "sentence_maxima": maxima, "sentence_max_back": back}
 
 
-SPARSE_BLOCK = 32  # tokens in a product, always: with another number, ONNX Runtime adds up in another order
-PART = 8  # tokens of one text
-PARTS = SPARSE_BLOCK // PART
-SHIFTS = (1, 2, 4)  # steps of a parallel prefix maximum over five parts: the one before a block and its own four
-SECOND_LOG = "log1p_relu"  # the activation log(1 + log(1 + relu(logit)))
-NO_TEXT = -1  # owner of a part that only fills a block
-
-
 def word_weights(logits: NDArray[np.generic], activation: str) -> NDArray[np.float64]:
     """The weights of words of these largest logits, all above zero; `activation` is that of the manifest."""
     weights = np.log1p(logits.astype(np.float64))
@@ -165,7 +170,7 @@ def _parts(lengths: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def _joins(owners: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[blocks, shifts, 1 + parts, 1]: 0 where a part and the one at this distance before it are of one text, else -inf.
+    """[blocks, shifts, 1 + parts, 1]: 0 if a part and the part at this distance before it are of one text, else -inf.
 
     The first part of a block is the last one of the block before.
     """
@@ -178,7 +183,7 @@ def _joins(owners: NDArray[np.integer]) -> NDArray[np.float32]:
 
 
 def _ends(owners: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[blocks, parts, 1]: 1 where a text ends."""
+    """[blocks, parts, 1]: 1 if a text ends there."""
     flat = owners.reshape(-1)
     ends = (flat != np.append(flat[1:], NO_TEXT)) & (flat != NO_TEXT)
     return np.asarray(ends.reshape(-1, PARTS, 1), np.float32)
@@ -187,12 +192,3 @@ def _ends(owners: NDArray[np.integer]) -> NDArray[np.float32]:
 def _offsets(blocks: int) -> Ints:
     """[blocks, 2, 1]: what is added to the part in its block, and to the id."""
     return np.column_stack([np.arange(blocks) * PARTS, np.zeros(blocks)]).astype(np.int32)[:, :, None]
-
-
-NOTHING: Feeds = {
-    "sparse_tokens": np.zeros((0, SPARSE_BLOCK), np.int32),
-    "sparse_joins": np.zeros((0, len(SHIFTS), 1 + PARTS, 1), np.float32),
-    "sparse_ends": np.zeros((0, PARTS, 1), np.float32),
-    "sparse_offsets": np.zeros((0, 2, 1), np.int32),
-    "sparse_count": np.zeros(1, np.int64),
-}

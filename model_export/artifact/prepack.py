@@ -9,7 +9,7 @@ from .manifest import WEIGHTS
 
 
 def prepack(model: Path, folder: Path) -> None:
-    """Writes `model` and its weights to the new `folder`, where the weights take about twice the room.
+    """Writes `model` and its weights to the new `folder`, in which the weights take about twice the room.
 
     Raises OSError on a full disk.
     """

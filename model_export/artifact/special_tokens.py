@@ -18,7 +18,7 @@ def own_special_tokens(tokenizer: Tokenizer, standard: Mapping[str, int]) -> dic
 
 
 def describe_own(tokenizer: Tokenizer, standard: Mapping[str, int]) -> str:
-    """What becomes of them in a text, with the first of them; empty where there are none."""
+    """What becomes of them in a text, with the first of them; empty if there are none."""
     own = list(own_special_tokens(tokenizer, standard).values())
     if not own:
         return ""
@@ -27,5 +27,5 @@ def describe_own(tokenizer: Tokenizer, standard: Mapping[str, int]) -> str:
 
 
 def describe_own_of_file(path: Path, standard: Mapping[str, int]) -> str:
-    """As `describe_own`, of a tokenizer.json."""
+    """`describe_own` of a tokenizer.json."""
     return describe_own(Tokenizer.from_file(str(path)), standard)

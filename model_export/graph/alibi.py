@@ -10,10 +10,10 @@ from .linear import normalized
 
 
 class AlibiRows(DistanceRows):
-    """As DistanceRows."""
+    """Rows with ALiBi's bias."""
 
     def _prepare(self, part: str, x: Value, layer: int, positions: Value) -> Value:  # noqa: ARG002
-        """`x`, or its LayerNorm where the family has one."""
+        """`x`, or its LayerNorm if the family has that norm."""
         if not self.parts.knows(f"{part}_norm"):
             return x
         return normalized(self.g, self.parts, f"{part}_norm", x, self.hidden, layer=layer)
@@ -31,7 +31,7 @@ class AlibiRows(DistanceRows):
 def slopes(heads: int) -> NDArray[np.float64]:
     """[heads]: what a head's scores lose with each token of distance.
 
-    Powers of 2 in equal steps down to 2^-8; where `heads` is no power of 2, the rest are from the steps of half that
+    Powers of 2 in equal steps down to 2^-8; if `heads` is no power of 2, the rest are from the steps of half that
     size.
     """
     even = 1 << (heads.bit_length() - 1)
@@ -40,7 +40,7 @@ def slopes(heads: int) -> NDArray[np.float64]:
 
 
 class BlockedAlibiRows(AlibiRows, BlockedRows):
-    """As BlockedRows."""
+    """Blocked rows with ALiBi's bias."""
 
 
 ALIBI = variants(BlockedAlibiRows, AlibiRows)

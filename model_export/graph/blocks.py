@@ -1,4 +1,4 @@
-"""Attention that reads distances, in windows where a layer has one, with bounded memory for long texts."""
+"""Attention that reads distances, in the windows of the layers that have them, with bounded memory for long texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ NARROW = 64  # channels: attention products of such heads add up 256 keys at onc
 
 @dataclass(slots=True)
 class DistanceRows(PositionedRows):
-    """As PackedRows, for a subclass that reads distances; the scores of all queries and keys of a row at once."""
+    """Packed rows for a subclass that reads distances; the scores of all queries and keys of a row at once."""
 
     _index: dict[tuple[int, bool], RowIndex] = field(init=False)  # of a window, in the last layer or before
 
@@ -104,7 +104,7 @@ class DistanceRows(PositionedRows):
 
 
 def within(g: GraphBuilder, window: int, distances: Value, bias: Value) -> Value:
-    """`bias` where a key is at most `window` tokens away, else the masked score; `distances` are in int32."""
+    """`bias` if a key is at most `window` tokens away, else the masked score; `distances` are in int32."""
     largest = g.constant(np.int32(window**2))  # not Abs and LessOrEqual: more operators that need a kernel on CUDA
     near = g.op("Equal", g.op("Max", g.op("Mul", distances, distances), largest), largest)
     return g.op("Where", near, bias, g.constant(MASKED_SCORES[g.dtype]))
@@ -120,7 +120,7 @@ class _Bands:
 
 @dataclass(slots=True)
 class BlockedRows(DistanceRows):
-    """As DistanceRows, with memory that grows with the tokens and not with their square.
+    """Distance rows with memory that grows with the tokens and not with their square.
 
     A layer with a window of at most BAND computes the scores of each band of queries with three bands of keys. Another
     one, and the last one, computes those of QUERIES queries of each row at a time.

@@ -96,7 +96,7 @@ class GraphBuilder:
         self._contents: dict[Value, LazyWeight | NDArray[np.generic]] = {}  # of weights and constants
 
     def input(self, name: str, dtype: str, shape: Sequence[str | int]) -> Value:
-        """An input of the graph: the same value where it was declared before."""
+        """An input of the graph: the same value if it was declared before."""
         if known := [one for one in self._graph.inputs if one.name == name]:
             return known[0]
         value = Value(name, TYPES[dtype], tuple(shape))
@@ -151,7 +151,7 @@ class GraphBuilder:
         """The values `carried` (by dtype) after `count` [1] passes of `body`, in the order given.
 
         `body` makes their next values from the number of the pass, an int64 without dimensions, and from their last
-        ones. Weights that it makes belong to the model. ONNX Runtime does not run the body where `count` is 0.
+        values. Weights that it makes belong to the model. ONNX Runtime does not run the body if `count` is 0.
         """
         types = [TYPES["int64"], TensorProto.BOOL, *(TYPES[dtype] for dtype in carried.values())]
         inputs = [Value(self._path("Loop/in"), kind) for kind in types]
@@ -189,7 +189,7 @@ class GraphBuilder:
         return next(value for value in self._contents if value.name == path)
 
     def constant(self, content: NDArray[np.generic] | np.generic) -> Value:
-        """A small array or number; equal ones are one value."""
+        """A small array or number; equal contents are one value."""
         array = np.asarray(content)
         key = (str(array.dtype), array.tobytes(), array.shape)
         if key not in self._constants:
@@ -204,7 +204,7 @@ class GraphBuilder:
     def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
         """Writes the model to `path` and its weights beside it, one weight in memory at a time.
 
-        `metadata` is stored in the model. Raises ExportError where a weight of the checkpoint is damaged.
+        `metadata` is stored in the model. Raises ExportError if a weight of the checkpoint is damaged.
         """
         size = sum(_bytes_of(value) for value in self._contents)
         with (
@@ -218,7 +218,7 @@ class GraphBuilder:
         onnx.save(self._model(metadata or {}, tensors), path)
 
     def load_weights(self) -> None:
-        """Loads each weight and drops it. Raises ExportError where the checkpoint's is damaged."""
+        """Loads each weight and drops it. Raises ExportError if the checkpoint's is damaged."""
         for content in self._contents.values():
             if isinstance(content, LazyWeight):
                 content.load()
@@ -283,7 +283,7 @@ def _load(value: Value, content: LazyWeight | NDArray[np.generic]) -> NDArray[np
 
 
 def _write_tensor(value: Value, content: LazyWeight | NDArray[np.generic], file: BinaryIO) -> TensorProto:
-    """A small weight inside the model's file, another one in the weights' file, where it is written at the end."""
+    """A small weight inside the model's file, another weight at the end of the weights' file."""
     size = _bytes_of(value)
     if size < MIN_EXTERNAL_BYTES:
         return _plain_tensor(value, content)

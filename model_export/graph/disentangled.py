@@ -87,9 +87,9 @@ def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: 
 
 @dataclass(slots=True)
 class DisentangledRows(PositionedRows):
-    """As PackedRows, with the scores of the distances added to the bias in each layer.
+    """Packed rows with the scores of the distances added to the bias in each layer.
 
-    The tables are cut to the rows that the batch needs: 127 of 512 where its longest text has 64 tokens.
+    The tables are cut to the rows that the batch needs: 127 of 512 if its longest text has 64 tokens.
     """
 
     _rows: Mapping[bool, Value] = field(init=False)  # by `last`, [rows, heads, queries, width]: each pair's table row
@@ -179,7 +179,7 @@ class DisentangledRows(PositionedRows):
 
 
 class WholeTableRows(DisentangledRows):
-    """As DisentangledRows, for CUDA: where to cut the tables would need a Shape."""
+    """Disentangled rows for CUDA, with whole tables: the place to cut them would need a Shape."""
 
     def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:  # noqa: ARG002
         return ()
@@ -214,7 +214,7 @@ def add_convolution(
 
 
 def _neighbours(g: GraphBuilder, x: Value, zero: Value) -> tuple[Value, Value, Value]:
-    """The states before, at and after each token; `zero` [1, hidden] where the sequence has none."""
+    """The states before, at and after each token; `zero` [1, hidden] if the sequence has none."""
     positions = g.input("positions", "int32", ["tokens"])
     last, end = g.int64(-1), g.int64(np.iinfo(np.int64).max)
     start, one = g.int64(0), g.int64(1)

@@ -18,36 +18,10 @@ from .disentangled import add_convolution, disentangle
 from .linear import Linear, Norm
 
 
-def read_projections(parts: NamedWeights, shift: NoShift, layer: int) -> Projections:
-    """The projections of a layer's attention, which reads activation 2 * `layer` of `shift`."""
-    hidden = parts.architecture.hidden
-    dense = (parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
-    query, key, value = (shift.compensate_dense(one, 2 * layer) for one in dense)
-    found = Projections(query=query, key=key, value=value, layer=layer)
-    return found if parts.architecture.relative is None else disentangle(parts, found)
-
-
-def attention_input(g: GraphBuilder, parts: NamedWeights, shift: NoShift, layer: int, states: Value) -> Value:
-    """What the projections of `layer` read of the `states` before it: their norm in a pre-norm layer but the first."""
-    a = parts.architecture
-    if a.is_prenorm and layer > 0:
-        states = read_norm(g, parts, shift, "attention_norm", a.hidden, layer, 2 * layer).of(g, states)
-    return shift.balanced(g, states, 2 * layer, a.hidden)
-
-
-def read_norm(
-    g: GraphBuilder, parts: NamedWeights, shift: NoShift, part: str, size: int, layer: int, index: int | None
-) -> Norm:
-    """The norm of `size` channels that produces activation `index`; None is not shifted."""
-    weight, bias = parts.norm(part, size, layer=layer)
-    with g.scope(part):
-        gamma = g.weight("weight", weight)
-        beta = g.weight("bias", bias if index is None else shift.lower(bias, index))
-    return Norm(gamma=gamma, beta=beta, epsilon=parts.architecture.norm_epsilon)
-
-
 @dataclass(frozen=True, slots=True)
 class Encoder:
+    """An encoder with a norm after attention and after feed-forward."""
+
     g: GraphBuilder
     parts: NamedWeights
     linear: Linear
@@ -67,14 +41,22 @@ class Encoder:
             if i == 0 and self._is_convolved:
                 states[-1] = self._convolve(*states)
         asked = self.g.op("Gather", states[-1], selected, axis=0)
-        last = self._layer(layers - 1, asked, states[-1])
-        return [
-            *states,
-            self._norm("final_norm", 0, 2 * layers).of(self.g, last) if self.parts.architecture.is_prenorm else last,
-        ]
+        return [*states, self._finish(self._layer(layers - 1, asked, states[-1]))]
+
+    def projections(self, layer: int) -> Projections:
+        """The projections of a layer's attention, which reads activation 2 * `layer`."""
+        hidden = self.parts.architecture.hidden
+        dense = (self.parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
+        query, key, value = (self.shift.compensate_dense(weights, 2 * layer) for weights in dense)
+        found = Projections(query=query, key=key, value=value, layer=layer)
+        return found if self.parts.architecture.relative is None else disentangle(self.parts, found)
+
+    def attention_input(self, layer: int, states: Value) -> Value:
+        """The form in which the projections of `layer` read the `states` [tokens, hidden] before it; same shape."""
+        return self.shift.balanced(self.g, states, 2 * layer, self.parts.architecture.hidden)
 
     def _embeddings(self) -> Value:
-        """LayerNorm(word + position + segment), and the projection where the tables are narrower than the encoder."""
+        """LayerNorm(word + position + segment), and the projection if the tables are narrower than the encoder."""
         g, parts, a = self.g, self.parts, self.parts.architecture
         if not parts.knows("position"):
             return self._embeddings_without_positions()
@@ -91,7 +73,7 @@ class Encoder:
             position = g.weight("position", table)
             segment = g.weight("segment", parts.weight("segment", (a.segments, a.embedding))) if types else None
             index = None if parts.has_projection else 0
-            norm = read_norm(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
+            norm = self._norm("embedding_norm", 0, index, a.embedding)
             inputs = (ids, types, word, position, segment, norm.gamma, norm.beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
             return self._project(g.op("Squeeze", embedded, g.int64(0)))
@@ -107,7 +89,7 @@ class Encoder:
                 types = g.input("types", "int32", ["tokens"]) if a.segments > 1 else g.constant(np.array([0], np.int32))
                 total = g.op("Add", total, g.op("Gather", table, types))
             index = None if parts.has_projection else 0
-            norm = read_norm(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
+            norm = self._norm("embedding_norm", 0, index, a.embedding)
             return self._project(norm.of(g, total))
 
     def _indices(self, name: str) -> Value:
@@ -125,53 +107,46 @@ class Encoder:
 
     def _layer(self, i: int, query_states: Value, key_value_states: Value) -> Value:
         """Layer `i` of the tokens `query_states` [queries, hidden], which attend to `key_value_states`; same shape."""
-        g, a, linear, shift = self.g, self.parts.architecture, self.linear, self.shift
-        before, between, after = 2 * i, 2 * i + 1, 2 * i + 2  # activation indices
+        g, a = self.g, self.parts.architecture
         with g.scope(f"layers.{i}"):
             with g.scope("attention"):
-                projections = read_projections(self.parts, shift, i)
-                last = i == a.layers - 1
+                projections, last = self.projections(i), i == a.layers - 1
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
                 if not (a.rotary and a.rotary[i].turns_values):
                     bias = projections.fold_value_bias(weight, bias)
-                read = attention_input(g, self.parts, shift, i, key_value_states)
-                asked = attention_input(g, self.parts, shift, i, query_states) if last else read
-                context = self.attention.context(linear, projections, asked, read, last=last)
-                if a.is_prenorm:
-                    attended = g.op("Add", linear.affine(g, context, weight, bias), query_states)
-                else:
-                    bias = shift.compensate_sum(bias, before)
-                    attended = self._add_and_norm(i, context, weight, bias, query_states)
+                read = self.attention_input(i, key_value_states)
+                asked = self.attention_input(i, query_states) if last else read
+                context = self.attention.context(self.linear, projections, asked, read, last=last)
+                attended = self._add_attention(i, context, (weight, bias), query_states)
             with g.scope("feed_forward"):
-                reader, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
-                weight = shift.split_inputs(reader)
-                if a.is_prenorm:
-                    inner = self._inner(i, self._norm("output_norm", i, between).of(g, attended), between, reader)
-                    return g.op("Add", linear.affine(g, inner, weight, bias), attended)
-                inner = self._inner(i, attended, between, reader)
-                index = None if i == 0 and self._is_convolved else after
-                bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, index)
-                return linear.add_and_norm(g, inner, weight, bias, attended, norm)
+                return self._add_feed_forward(
+                    i, attended, self.parts.dense("output", a.hidden, a.intermediate, layer=i)
+                )
 
-    def _add_and_norm(self, i: int, context: Value, weight: LazyWeight, bias: LazyWeight, states: Value) -> Value:
-        """x = LayerNorm(states + context W + b), or LayerNorm(states + x) with that norm (JinaBERT for code)."""
-        g, parts = self.g, self.parts
-        if not parts.knows("second_norm"):
-            return self.linear.add_and_norm(
-                g, context, weight, bias, states, self._norm("attention_norm", i, 2 * i + 1)
-            )
-        first, added = parts.norm("attention_norm", parts.architecture.hidden, layer=i)
-        with g.scope("attention_norm"):
-            beta = g.weight("bias", self.shift.compensate_sum(added, 2 * i))
-            norm = Norm(gamma=g.weight("weight", first), beta=beta, epsilon=parts.architecture.norm_epsilon)
-        attended = self.linear.add_and_norm(g, context, weight, bias, states, norm)
-        return self._norm("second_norm", i, 2 * i + 1).of(g, g.op("Add", attended, states))
+    def _add_attention(self, i: int, context: Value, dense: Dense, states: Value) -> Value:
+        """LayerNorm(states + context W + b)."""
+        weight, bias = dense[0], self.shift.compensate_sum(dense[1], 2 * i)
+        return self.linear.add_and_norm(
+            self.g, context, weight, bias, states, self._norm("attention_norm", i, 2 * i + 1)
+        )
 
-    def _inner(self, layer: int, x: Value, index: int, reader: LazyWeight) -> Value:
-        """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`.
+    def _add_feed_forward(self, i: int, attended: Value, dense: Dense) -> Value:
+        """LayerNorm(attended + inner W + b)."""
+        inner = self._inner(i, attended, dense[0])
+        weight, bias = self.shift.split_inputs(dense[0]), self.shift.compensate_sum(dense[1], 2 * i + 1)
+        norm = self._norm("output_norm", i, None if i == 0 and self._is_convolved else 2 * i + 2)
+        return self.linear.add_and_norm(self.g, inner, weight, bias, attended, norm)
+
+    def _finish(self, last: Value) -> Value:
+        """The output of the encoder from that of its `last` layer."""
+        return last
+
+    def _inner(self, layer: int, x: Value, reader: LazyWeight) -> Value:
+        """f(x W + b), times x V + c if the feed-forward is gated; `x` is activation 2 * `layer` + 1.
 
         `reader` [hidden, inner] is the weight that reads the result.
         """
+        index = 2 * layer + 1
         g, a, shift = self.g, self.parts.architecture, self.shift
         x = shift.balanced(g, x, index, a.hidden)
 
@@ -196,5 +171,49 @@ class Encoder:
             norm = self._norm("convolution_norm", 0, 2)
             return add_convolution(self.g, self.parts, self.linear, self.shift, embedded, states, norm)
 
-    def _norm(self, part: str, layer: int, index: int | None) -> Norm:
-        return read_norm(self.g, self.parts, self.shift, part, self.parts.architecture.hidden, layer, index)
+    def _norm(self, part: str, layer: int, index: int | None, size: int | None = None) -> Norm:
+        """The norm of `size` channels (None: hidden) that produces activation `index`; None is not shifted."""
+        weight, bias = self.parts.norm(part, size or self.parts.architecture.hidden, layer=layer)
+        return self._shifted(part, weight, bias if index is None else self.shift.lower(bias, index))
+
+    def _shifted(self, part: str, weight: LazyWeight, bias: LazyWeight) -> Norm:
+        with self.g.scope(part):
+            gamma, beta = self.g.weight("weight", weight), self.g.weight("bias", bias)
+        return Norm(gamma=gamma, beta=beta, epsilon=self.parts.architecture.norm_epsilon)
+
+
+class PrenormEncoder(Encoder):
+    """An encoder with a norm before attention, but in the first layer, one before feed-forward, and one at the end."""
+
+    def attention_input(self, layer: int, states: Value) -> Value:
+        if layer > 0:
+            states = self._norm("attention_norm", layer, 2 * layer).of(self.g, states)
+        return super().attention_input(layer, states)
+
+    def _add_attention(self, i: int, context: Value, dense: Dense, states: Value) -> Value:  # noqa: ARG002
+        """states + context W + b."""
+        return self.g.op("Add", self.linear.affine(self.g, context, *dense), states)
+
+    def _add_feed_forward(self, i: int, attended: Value, dense: Dense) -> Value:
+        """attended + inner W + b; feed-forward reads the norm of `attended`."""
+        reader, bias = dense
+        inner = self._inner(i, self._norm("output_norm", i, 2 * i + 1).of(self.g, attended), reader)
+        return self.g.op("Add", self.linear.affine(self.g, inner, self.shift.split_inputs(reader), bias), attended)
+
+    def _finish(self, last: Value) -> Value:
+        return self._norm("final_norm", 0, 2 * self.parts.architecture.layers).of(self.g, last)
+
+
+class TwiceNormedEncoder(Encoder):
+    """An encoder with two norms after attention (JinaBERT for code)."""
+
+    def _add_attention(self, i: int, context: Value, dense: Dense, states: Value) -> Value:
+        """LayerNorm(states + x) with x = LayerNorm(states + context W + b)."""
+        weight, bias = self.parts.norm("attention_norm", self.parts.architecture.hidden, layer=i)
+        norm = self._shifted("attention_norm", weight, self.shift.compensate_sum(bias, 2 * i))
+        shifted = self.shift.compensate_sum(dense[1], 2 * i)
+        attended = self.linear.add_and_norm(self.g, context, dense[0], shifted, states, norm)
+        return self._norm("second_norm", i, 2 * i + 1).of(self.g, self.g.op("Add", attended, states))
+
+
+ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`

@@ -65,7 +65,7 @@ class Int8Shortlist(ExactLogits):
 
 @dataclass(slots=True)
 class Heads:
-    """Builds every head that the checkpoint has. Raises ExportError where a head is not complete."""
+    """Builds every head that the checkpoint has. Raises ExportError if a head is not complete."""
 
     g: GraphBuilder
     parts: NamedWeights
@@ -161,7 +161,7 @@ class Heads:
         self._build_sparse(decoder, dtype)
 
     def _build_labels(self, cls: Value, pooled: Value | None) -> None:
-        """A text's logits: from [CLS] through their own dense layer if the family has one, else from the pooler."""
+        """A text's logits: from [CLS] through the family's dense layer, from the pooler in a family without it."""
         if self._classifies("labels", "classifier of texts"):
             with self.g.scope("labels"):
                 inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
@@ -181,7 +181,7 @@ class Heads:
                 self._output_logits("tags", self._prepared(tokens), "asked_tokens", len(self.classifier.names))
 
     def _build_spans(self, tokens: Value) -> None:
-        """For each token the logit that an answer starts with it, and the logit that one ends with it."""
+        """For each token the logit that an answer starts with it, and the logit that an answer ends with it."""
         heads, name = self.parts.family.heads, "question-answering head"
         is_classifier = heads.get("spans") == heads.get("labels")  # by its name
         if self._classifies("spans", name) if is_classifier else self._has("spans", "spans", name):

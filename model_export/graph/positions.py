@@ -10,7 +10,7 @@ from .builder import GraphBuilder, Value
 
 @dataclass(slots=True)
 class PositionedRows(PackedRows):
-    """As PackedRows, for a subclass that reads positions."""
+    """Packed rows for a subclass that reads positions."""
 
     def _positions(self, *, selected: bool = False) -> Value:
         """The position of each flat token, or of each of the `selected` ones; in int32."""

@@ -15,7 +15,7 @@ FARTHEST = 128  # the distance from which on all keys share a bucket
 
 @dataclass(slots=True)
 class RelativeRows(PositionedRows):
-    """As PackedRows, with a bias that also knows the distance."""
+    """Packed rows with a bias that also knows the distance."""
 
     def _bias(self, tokens: Value, queries: Value, keys: Value) -> Value:
         g = self.g

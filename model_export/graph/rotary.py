@@ -13,7 +13,7 @@ from .linear import Linear
 
 
 class RotaryRows(DistanceRows):
-    """As DistanceRows."""
+    """Rows whose queries and keys are turned."""
 
     @property
     def _windows(self) -> Sequence[int]:
@@ -51,7 +51,7 @@ def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
 
 
 class BlockedRotaryRows(RotaryRows, BlockedRows):
-    """As BlockedRows."""
+    """Blocked rows whose queries and keys are turned."""
 
 
 ROTARY = {  # OpenVINO 2026.4 does not read ONNX Runtime's operator

@@ -10,21 +10,18 @@ from onnx import helper, numpy_helper
 from ..artifact.batch import LAST, OFFSETS, attention_name, hidden_name
 from ..checkpoint import NamedWeights
 from ..lazy_weight import Array, LazyWeight
-from .attention import Attention
 from .builder import GraphBuilder, Value
-from .channel_shift import NoShift
-from .encoder import attention_input, read_projections
-from .linear import Linear
+from .encoder import Encoder
 
 
-def build_attention(g: GraphBuilder, parts: NamedWeights, linear: Linear, attention: Attention, shift: NoShift) -> None:
-    """Inputs in the dtype of `g`, outputs in float32. Weights get the names that the encoder gives them."""
-    a, dtype = parts.architecture, g.dtype
+def build_attention(encoder: Encoder) -> None:
+    """Inputs in the dtype of the graph, outputs in float32. Weights get the names that the encoder gives them."""
+    g, a, dtype = encoder.g, encoder.parts.architecture, encoder.g.dtype
     for i in range(a.layers):
         states = g.input(hidden_name(i), dtype, [f"tokens.{i}", a.hidden])
         with g.scope(f"layers.{i}"), g.scope("attention"):
-            states = attention_input(g, parts, shift, i, states)
-            found = attention.probabilities(linear, read_projections(parts, shift, i), states)
+            states = encoder.attention_input(i, states)
+            found = encoder.attention.probabilities(encoder.linear, encoder.projections(i), states)
         with g.using_dtype("float32"):
             g.expose(attention_name(i), g.cast(found, dtype), "float32", [a.heads, f"tokens.{i}", f"tokens.{i}"])
 

@@ -61,6 +61,7 @@ PackedMultiHeadAttention <num_heads> (query, key, value, bias, token_offset, cum
     output = Reshape (back, flat)
 }
 """
+Arrays = Mapping[str, NDArray[np.generic]]
 
 
 def write_portable(model: Path) -> Path:
@@ -75,9 +76,6 @@ def write_portable(model: Path) -> Path:
     path = model.with_name("portable.onnx")
     onnx.save(loaded, path)
     return path
-
-
-Arrays = Mapping[str, NDArray[np.generic]]
 
 
 class Graph(Protocol):

@@ -43,7 +43,7 @@ def turned(x: Doubles, rotary: Rotary) -> Doubles:
 
 
 def slopes_of(heads: int) -> list[float]:
-    """ALiBi's slope of each head (Press et al. 2022, and their code where `heads` is no power of 2)."""
+    """ALiBi's slope of each head (Press et al. 2022, and their code if `heads` is no power of 2)."""
     if heads.bit_count() == 1:
         return [2 ** (-8 * (i + 1) / heads) for i in range(heads)]
     fewer = 2 ** int(math.log2(heads))
@@ -168,7 +168,7 @@ class Reference:
         return [np.maximum(logits, 0).max(axis=0) for logits in np.split(self._logits(np.concatenate(texts)), ends)]
 
     def _classified(self, hidden: Doubles, part: str, activation: str) -> Doubles:
-        """What a classifier of texts reads, [hidden]: the pooler where the family has no dense layer `part`."""
+        """What a classifier of texts reads, [hidden]: the pooler if the family has no dense layer `part`."""
         first = hidden.mean(axis=0) if self.classifies_mean else hidden[0]
         return self._inner(first, part, activation) if activation else self.pooler(hidden)
 
@@ -312,7 +312,7 @@ class Reference:
         if "c2p" in distances:
             by_bucket = np.einsum("hqd,hbd->hqb", q, distances["c2p"])
             scores += np.take_along_axis(by_bucket, buckets[None], axis=2)
-        if "p2c" in distances:  # from the key's side: the distance from key to query is the negative one
+        if "p2c" in distances:  # from the key's side: the distance from key to query is the negative
             by_bucket = np.einsum("hkd,hbd->hkb", k, distances["p2c"])
             scores += np.take_along_axis(by_bucket, buckets.T[None], axis=2).transpose(0, 2, 1)
         scores /= math.sqrt(a.head_size * (1 + len(distances)))

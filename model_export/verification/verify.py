@@ -114,7 +114,7 @@ def verify(
 ) -> dict[str, float]:
     """The largest error of each output of the artifact in `folder`. `words` are texts whose vectors are compared too.
 
-    Raises PrecisionError where the [CLS] vectors or the attention are not the checkpoint's.
+    Raises PrecisionError if the [CLS] vectors or the attention are not the checkpoint's.
     """
     model, encoder = (open_graph(folder / name, layout, precision) for name in (MODEL, LAYERS))
     rows = _run(model, expected, heads, layout)
@@ -199,7 +199,7 @@ def _rows(
 
 
 def _attention_error(encoder: Graph, attention: Graph, expected: Expected, precision: str, layout: str) -> float:
-    """The largest error of a probability. Raises PrecisionError where they are not the checkpoint's."""
+    """The largest error of a probability. Raises PrecisionError if they are not the checkpoint's."""
     layers, sequences = tuple(range(len(expected.attention[0]))), expected.sequences[: len(expected.attention)]
     asked = {"outputs": frozenset({"attention"}), "layers": layers}
     largest = distance = 0.0
@@ -218,7 +218,7 @@ def _attention_error(encoder: Graph, attention: Graph, expected: Expected, preci
 
 
 def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row], layout: str) -> float:
-    """The largest difference between [CLS] alone and beside the other sequences: 0 where answers do not change."""
+    """The largest difference between [CLS] alone and beside the other sequences: 0 if answers do not change."""
     changes = []
     for ids, row in zip(expected.sequences, rows, strict=True):
         (alone,) = _rows(graph, expected, [ids], layout, outputs=frozenset({"cls"}))

@@ -231,7 +231,7 @@ def test_no_token_is_computed_twice_or_for_padding() -> None:
     assert len(pack(tokens).feeds["ids"]) == 3 + 60 + 512 + 7
 
 
-def test_a_batch_has_as_many_candidates_as_the_sequence_that_asks_for_most() -> None:
+def test_a_batch_has_the_candidates_of_the_sequence_that_asks_for_most() -> None:
     ids = np.zeros(4, np.int32)
     work = [Tokens(ids=ids, types=ids, outputs=frozenset({"top_ids"}), masks=(1,), top_k=k) for k in (2, 7, 3)]
     assert pack(work).feeds["k"].tolist() == [7]
@@ -243,7 +243,7 @@ def test_a_prompt_that_the_sentence_vector_leaves_out_counts_in_the_mean() -> No
     assert np.count_nonzero(feeds["mean_weights"]) == 6
 
 
-def test_the_rows_of_one_sequence_begin_where_those_of_the_one_before_end() -> None:
+def test_the_rows_of_a_sequence_follow_those_of_the_sequence_before() -> None:
     ids = np.zeros(5, np.int32)
     work = [
         Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"tags", "top_ids"}), masks=(0,), top_k=1)
@@ -269,7 +269,7 @@ def test_a_sequence_starts_where_its_answer_does_not_depend_on_the_others(layout
     assert all(start % 128 + n <= 128 for start, n in zip(starts.tolist(), lengths, strict=True) if n <= 128)
 
 
-def test_the_slots_of_a_batch_are_those_of_its_rows_used_or_not() -> None:
+def test_the_slots_of_a_batch_include_unused_slots_of_its_rows() -> None:
     ids = np.zeros(40, np.int32)
     batch = pack([Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"cls"})) for n in (40, 3)])
     assert (batch.tokens, batch.slots) == (43, 2 * 48)

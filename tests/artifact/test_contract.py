@@ -66,7 +66,7 @@ def test_a_batch_has_all_inputs_of_the_graph(bert_artifact: Path) -> None:
     assert set(manifest.outputs) <= set(OUTPUTS)
 
 
-def test_the_digest_names_what_was_exported_not_the_name_it_is_served_as(bert_artifact: Path, tmp_path: Path) -> None:
+def test_the_digest_does_not_depend_on_the_served_name(bert_artifact: Path, tmp_path: Path) -> None:
     artifact = open_artifact(bert_artifact)
     stated = json.loads((artifact.folder / MANIFEST).read_text("utf-8"))[CHECKSUM]
     assert artifact.digest == stated[:12] == artifact.served_as("another").digest

@@ -38,7 +38,7 @@ class Artifact:
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
-    """The largest difference relative to fp32's tolerance: at most 1 where the two are equal."""
+    """The largest difference relative to fp32's tolerance: at most 1 if the two are equal."""
     return float((np.abs(got - want) / (ABSOLUTE + RELATIVE * np.abs(want).max())).max())
 
 

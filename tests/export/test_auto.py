@@ -1,4 +1,4 @@
-"""`--precision auto`: int8, else bf16, where it is fast and its check is within its bound, otherwise fp32."""
+"""`--precision auto`: int8, else bf16, if it is fast and its check is within its bound, otherwise fp32."""
 
 from pathlib import Path
 from typing import Any

@@ -13,6 +13,14 @@ from packbert.model_export.artifact.manifest import Manifest
 from tests import multi_vectors, sentence_transformers
 from tests.paths import GOLDEN
 
+NOT_FINITE = "holds NaN or infinite values: the checkpoint is damaged"
+REFUSED: dict[str, tuple[Callable[[str, Path], Path], str, str]] = {  # checkpoint -> a weight that is NaN in it, reason
+    "mean": (sentence_transformers.checkpoint, "model.safetensors bert.encoder.layer.1.output.dense.bias", NOT_FINITE),
+    "dense": (sentence_transformers.checkpoint, "2_Dense/model.safetensors linear.weight", NOT_FINITE),
+    "stanford": (multi_vectors.checkpoint, "model.safetensors linear.weight", NOT_FINITE),
+    "pylate": (multi_vectors.checkpoint, "", "marks texts with '[Q] ', and its tokenizer has no such token"),
+}
+
 
 def described(folder: Path, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> dict[str, str]:
     assert main([str(folder)], "describe") == code
@@ -72,15 +80,6 @@ def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
     assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys, code=2)["refused"]
 
 
-NOT_FINITE = "holds NaN or infinite values: the checkpoint is damaged"
-REFUSED: dict[str, tuple[Callable[[str, Path], Path], str, str]] = {  # checkpoint -> a weight that is NaN in it, reason
-    "mean": (sentence_transformers.checkpoint, "model.safetensors bert.encoder.layer.1.output.dense.bias", NOT_FINITE),
-    "dense": (sentence_transformers.checkpoint, "2_Dense/model.safetensors linear.weight", NOT_FINITE),
-    "stanford": (multi_vectors.checkpoint, "model.safetensors linear.weight", NOT_FINITE),
-    "pylate": (multi_vectors.checkpoint, "", "marks texts with '[Q] ', and its tokenizer has no such token"),
-}
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_an_export_refuses_is_refused(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     make, weight, reason = REFUSED[name]
@@ -103,7 +102,7 @@ def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixtur
     assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err
 
 
-def test_the_report_of_an_export_has_five_digits_of_the_cosine_and_its_meaning(
+def test_the_report_has_five_digits_of_the_cosine_and_its_meaning(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Two digits made 1 of int8's 0.99631."""

@@ -34,6 +34,25 @@ HEADS = {
 }  # in expected.npz -> in the manifest
 PER_TOKEN = ("tags", "spans")
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129)  # and the limit
+MISSING = {
+    "roberta": {
+        "pooler": "the checkpoint has no weights of a pooler",
+        "pair": "family roberta has no sentence-pair head",
+    },
+    "distilbert": {"pooler": "family distilbert has no pooler", "pair": "family distilbert has no sentence-pair head"},
+    "electra": {"pooler": "family electra has no pooler", "pair": "family electra has no sentence-pair head"},
+    "electra-discriminator": {
+        "fill_mask": "the checkpoint has no weights of a masked-LM head",
+        "replaced_tokens": "the checkpoint has this head, but no task uses it",
+    },
+    "bert-tags": {
+        "pooler": "the checkpoint has no weights of a pooler",
+        "labels": "the checkpoint has no classifier of texts",
+        "spans": "the checkpoint has no weights of a question-answering head",
+        "choices": "the checkpoint has no multiple-choice head",
+    },
+}
+SCORES = {"bert-labels": "softmax", "roberta-labels": "sigmoid", "distilbert-labels": "none"}
 
 
 def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -76,9 +95,7 @@ def test_hidden_states_of_every_token_equal_transformers(name: str, exported: Ca
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_hidden_states_from_one_token_to_the_limit_in_one_batch_equal_the_reference(
-    name: str, exported: Callable
-) -> None:
+def test_hidden_states_of_all_lengths_in_a_batch_equal_the_reference(name: str, exported: Callable) -> None:
     reference, random = Reference(NamedWeights(Checkpoint(GOLDEN / name))), np.random.default_rng(3)
     sizes = reference.architecture
     ids = [random.integers(10, sizes.vocabulary, n, dtype=np.int32) for n in (*LENGTHS, sizes.positions)]
@@ -138,7 +155,7 @@ def test_families_with_a_bias_by_distance_are_built_in_bf16_too(name: str, expor
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_name_of_a_special_token_in_a_text_is_not_a_special_token(name: str, exported: Callable) -> None:
+def test_a_special_tokens_name_in_a_text_is_plain_text(name: str, exported: Callable) -> None:
     artifact = exported(name)
     tokenizer = Tokenizer.from_file(str(artifact.folder / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
@@ -148,26 +165,6 @@ def test_the_name_of_a_special_token_in_a_text_is_not_a_special_token(name: str,
             ids = tokenizer.encode(text.format(tokenizer.id_to_token(number)), add_special_tokens=False).ids
             assert ids, text
             assert not special & set(ids), text
-
-
-MISSING = {
-    "roberta": {
-        "pooler": "the checkpoint has no weights of a pooler",
-        "pair": "family roberta has no sentence-pair head",
-    },
-    "distilbert": {"pooler": "family distilbert has no pooler", "pair": "family distilbert has no sentence-pair head"},
-    "electra": {"pooler": "family electra has no pooler", "pair": "family electra has no sentence-pair head"},
-    "electra-discriminator": {
-        "fill_mask": "the checkpoint has no weights of a masked-LM head",
-        "replaced_tokens": "the checkpoint has this head, but no task uses it",
-    },
-    "bert-tags": {
-        "pooler": "the checkpoint has no weights of a pooler",
-        "labels": "the checkpoint has no classifier of texts",
-        "spans": "the checkpoint has no weights of a question-answering head",
-        "choices": "the checkpoint has no multiple-choice head",
-    },
-}
 
 
 @pytest.mark.parametrize("name", sorted(MISSING))
@@ -184,9 +181,6 @@ def test_the_pair_heads_labels_are_those_of_its_training_objective(
     name: str, labels: tuple[str, str], exported: Callable
 ) -> None:
     assert exported(name).manifest.pair_labels == labels
-
-
-SCORES = {"bert-labels": "softmax", "roberta-labels": "sigmoid", "distilbert-labels": "none"}
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))
@@ -222,9 +216,7 @@ def test_the_table_of_families_matches_the_artifacts(exported: Callable) -> None
     ("family", "head"),
     [(family, head) for family in families.FAMILIES for head in ("spans", "choices") if f"{family}-{head}" in NAMES],
 )
-def test_the_artifact_of_a_fine_tuned_checkpoint_has_its_head_verified_and_no_other(
-    family: str, head: str, exported: Callable
-) -> None:
+def test_a_fine_tuned_artifact_has_its_head_verified_and_no_other(family: str, head: str, exported: Callable) -> None:
     manifest = exported(f"{family}-{head}").manifest
     assert set(manifest.heads) - {"cls", "mean", "tokens", "layers", "pooler", "attention"} == {head}
     assert manifest.verification[f"{head}_max_abs_error"] < FP32_TOLERANCE
@@ -242,7 +234,7 @@ def test_only_a_checkpoint_with_such_a_head_has_its_output(exported: Callable) -
 @pytest.mark.parametrize(
     ("family", "stated", "read"), [("electra", {"summary_type": "mean"}, "mean"), ("roformer", {}, "last")]
 )
-def test_a_multiple_choice_head_over_another_vector_than_that_of_cls_is_refused(
+def test_a_multiple_choice_head_that_does_not_read_cls_is_refused(
     family: str, stated: dict[str, str], read: str, tmp_path: Path
 ) -> None:
     shutil.copytree(GOLDEN / f"{family}-choices", tmp_path / "checkpoint")

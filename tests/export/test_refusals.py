@@ -17,6 +17,8 @@ from tests.paths import GOLDEN
 
 Damage = Callable[[Path], object]
 Command = Callable[..., tuple[int, str]]
+POOLER = "bert.pooler.dense.weight"
+NAN = {POOLER: np.full((32, 32), np.nan, np.float32)}
 
 
 @pytest.fixture
@@ -100,8 +102,6 @@ def indexed(content: str) -> Damage:
     return damage
 
 
-POOLER = "bert.pooler.dense.weight"
-NAN = {POOLER: np.full((32, 32), np.nan, np.float32)}
 DAMAGES = {
     "an unread weight": (
         weights(lambda w: w | {"span_outputs.weight": w[POOLER]}),
@@ -208,9 +208,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("what", sorted(DAMAGES))
-def test_a_damaged_checkpoint_is_refused_with_one_sentence_and_no_files_are_left(
-    what: str, tmp_path: Path, exported: Command
-) -> None:
+def test_a_damaged_checkpoint_is_refused_and_no_files_are_left(what: str, tmp_path: Path, exported: Command) -> None:
     damage, sentence = DAMAGES[what]
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     damage(tmp_path / "checkpoint")

@@ -27,6 +27,13 @@ MODULES = {
     "roberta": ("roberta.", "encoder.layer.0.attention.self.value", "encoder.layer.2.intermediate.dense"),
     "deberta-v2": ("deberta.", "encoder.layer.0.attention.self.query_proj", "encoder.layer.1.attention.output.dense"),
 }
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "IA3": ({"peft_type": "IA3"}, "holds an adapter of type IA3; only LORA is merged here"),
+    "DoRA": ({"use_dora": True}, "sets use_dora, and only plain LoRA is merged here"),
+    "a base that is changed": ({"init_lora_weights": "pissa"}, "sets init_lora_weights to 'pissa'"),
+    "no number": ({"lora_alpha": "8"}, "sets lora_alpha to '8'; it must be a number"),
+    "no base": ({"base_model_name_or_path": None}, "is an adapter of an unnamed base: name its folder with --base"),
+}
 
 
 def write_adapter(folder: Path, base: Path | str, arrays: Arrays, **config: object) -> Path:
@@ -118,7 +125,7 @@ def test_the_base_or_its_adapter_may_have_no_prefix_of_the_family(
     np.testing.assert_allclose(found, weight + 1.5 * product(arrays, prefix + name), atol=1e-6)
 
 
-def test_an_adapter_with_a_classifier_is_exported_over_the_base_that_the_command_names(tmp_path: Path) -> None:
+def test_an_adapter_with_a_classifier_is_exported_over_the_named_base(tmp_path: Path) -> None:
     base = load_file(GOLDEN / "bert" / "model.safetensors")
     arrays = factors(base, "bert.encoder.layer.0.attention.self.query")
     arrays |= {"classifier.weight": np.ones((4, 32), np.float32), "classifier.bias": np.zeros(4, np.float32)}
@@ -130,7 +137,7 @@ def test_an_adapter_with_a_classifier_is_exported_over_the_base_that_the_command
     assert manifest.name == "adapter"
 
 
-def test_modules_and_tokenizer_beside_an_adapter_are_read_before_those_of_the_base(tmp_path: Path) -> None:
+def test_modules_and_tokenizer_beside_an_adapter_replace_the_bases(tmp_path: Path) -> None:
     name = "bert.encoder.layer.0.attention.self.query"
     arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), name)
     adapter = write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays)
@@ -146,15 +153,6 @@ def test_modules_and_tokenizer_beside_an_adapter_are_read_before_those_of_the_ba
     assert (found.root, found.tokenizer_folder, found.folder) == (adapter, adapter, GOLDEN / "bert")
     assert sentence_model(found, 32) == sentence_model(Checkpoint(whole), 32)
     assert sentence_model(found, 32) != sentence_model(Checkpoint(GOLDEN / "bert"), 32)
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "IA3": ({"peft_type": "IA3"}, "holds an adapter of type IA3; only LORA is merged here"),
-    "DoRA": ({"use_dora": True}, "sets use_dora, and only plain LoRA is merged here"),
-    "a base that is changed": ({"init_lora_weights": "pissa"}, "sets init_lora_weights to 'pissa'"),
-    "no number": ({"lora_alpha": "8"}, "sets lora_alpha to '8'; it must be a number"),
-    "no base": ({"base_model_name_or_path": None}, "is an adapter of an unnamed base: name its folder with --base"),
-}
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -139,7 +139,7 @@ def test_a_pad_token_id_that_is_not_the_tokenizers_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
-def test_a_prefix_that_a_wrapper_gave_to_all_weights_is_removed_and_reported(prefix: str, tmp_path: Path) -> None:
+def test_a_wrappers_prefix_of_all_weights_is_removed_and_reported(prefix: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     stored = load_file(GOLDEN / "bert" / "model.safetensors")
     wrapped = {prefix + name: array for name, array in stored.items()}

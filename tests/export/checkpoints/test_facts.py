@@ -1,4 +1,4 @@
-"""A fact that several files state is read in the order of the libraries, and where they differ the report says so."""
+"""A fact that several files state is read in the order of the libraries, and the report says if they differ."""
 
 import json
 from collections.abc import Sequence
@@ -60,9 +60,7 @@ def differ(fact: str, places: Sequence[str], values: Sequence[Any]) -> bool:
 
 
 @pytest.mark.parametrize(("fact", "row"), ROWS)
-def test_a_fact_is_read_as_by_the_library_and_a_difference_is_reported(
-    fact: str, row: list[Any], tmp_path: Path
-) -> None:
+def test_a_fact_is_the_librarys_and_a_difference_is_reported(fact: str, row: list[Any], tmp_path: Path) -> None:
     *values, expected = row
     found, assumed = read(fact, build(STATED[fact], values, tmp_path / "checkpoint"))
     if fact in OF_A_CLASS and values[-2] is None and found != expected:

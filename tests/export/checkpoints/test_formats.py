@@ -152,7 +152,7 @@ def test_a_tensorflow_checkpoint_is_refused_with_the_call_that_converts_it(
     assert 'AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")' in str(raised.value)
 
 
-def test_the_advice_names_the_class_of_a_fine_tuned_checkpoint_and_its_tokenizer(tmp_path: Path) -> None:
+def test_the_advice_names_the_class_and_tokenizer_of_a_checkpoint(tmp_path: Path) -> None:
     """AutoModelForPreTraining would replace the classifier by heads of random weights."""
     shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "model.safetensors").rename(tmp_path / "checkpoint" / "model.msgpack")

@@ -96,7 +96,7 @@ def test_what_was_downloaded_is_enough_offline(hub: FakeHub, tmp_path: Path) -> 
     assert offline.stdout.strip() == folder
 
 
-def test_a_folder_that_another_program_downloaded_in_part_is_not_a_plain_bert(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_folder_downloaded_in_part_is_not_a_plain_bert(hub: FakeHub, tmp_path: Path) -> None:
     folder = Path(run(hub, tmp_path, REPOSITORY, command="download").stdout.strip())
     (folder / "modules.json").unlink()  # transformers never downloads it
     for listing in (folder.parent.parent / "trees").glob("*"):  # of newer versions of huggingface_hub

@@ -24,6 +24,54 @@ MEAN = {
     "pooling_mode_mean_tokens": True,
     "pooling_mode_max_tokens": False,
 }
+REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {  # modules, changed configs, sentence
+    "unknown module": (
+        ("Transformer", "Pooling", "LSTM"),
+        {},
+        r"module 2 of .*, sentence_transformers\.models\.LSTM, is not computed: the vectors would not be",
+    ),
+    "before pooling": (("Transformer", "WeightedLayerPooling", "Pooling"), {}, "WeightedLayerPooling, is not computed"),
+    "other first": (("BoW", "Normalize"), {}, "BoW, is not computed at this place"),
+    "unknown mode": (
+        ("Transformer", "Pooling"),
+        {"1_Pooling/config.json": {"pooling_mode": "median"}},
+        "pools by median, and only cls, lasttoken, max, mean, mean_sqrt_len_tokens, weightedmean are computed",
+    ),
+    "activation": (
+        ("Transformer", "Pooling", "Dense"),
+        {"2_Dense/config.json": {"out_features": 8, "activation_function": "torch.nn.modules.activation.Softplus"}},
+        r"has the activation torch\.nn\.modules\.activation\.Softplus, and only Identity, Tanh",
+    ),
+    "tokens": (
+        ("Transformer", "Pooling", "Dense"),
+        {"2_Dense/config.json": {"module_input_name": "token_embeddings"}},
+        "has module_input_name 'token_embeddings', and only 'sentence_embedding' is computed",
+    ),
+    "task": (
+        ("Transformer", "Pooling"),
+        {"sentence_bert_config.json": {"transformer_task": "fill-mask"}},
+        "has transformer_task 'fill-mask', and only 'feature-extraction' is computed",
+    ),
+}
+DAMAGED: dict[str, tuple[str, Any, str]] = {  # file, content, sentence
+    "not json": ("modules.json", "[", r"modules\.json cannot be read"),
+    "a number": ("modules.json", "7", r"modules\.json cannot be read"),
+    "no type": ("modules.json", '[{"path": "1_Pooling"}]', r"modules\.json cannot be read"),
+    "names": ("modules.json", '["1_Pooling"]', r"modules\.json cannot be read"),
+    "outside": (
+        "modules.json",
+        '[{"path": "../x", "type": "sentence_transformers.models.Transformer"}]',
+        "names '../x': a module must be in a folder beside modules.json",
+    ),
+    "size": ("1_Pooling/config.json", '{"embedding_dimension": 8}', "pools 8 channels; the encoder has 32"),
+    "prompts": ("config_sentence_transformers.json", '{"prompts": ["a"]}', "prompts must be texts by name"),
+    "default": (
+        "config_sentence_transformers.json",
+        '{"prompts": {"query": "q: "}, "default_prompt_name": "passage"}',
+        "'passage', which is not one of its prompts: query",
+    ),
+    "no weights": ("2_Dense/config.json", '{"out_features": 8}', r"2_Dense has no model\.safetensors or"),
+}
 
 
 def read(folder: Path, **more: Any) -> SentenceModel:
@@ -70,39 +118,8 @@ def test_a_classifiers_folder_has_no_vectors_of_its_own(tmp_path: Path) -> None:
     assert read(one.folder).pooling == "cls"
 
 
-REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {  # modules, changed configs, sentence
-    "unknown module": (
-        ("Transformer", "Pooling", "LSTM"),
-        {},
-        r"module 2 of .*, sentence_transformers\.models\.LSTM, is not computed: the vectors would not be",
-    ),
-    "before pooling": (("Transformer", "WeightedLayerPooling", "Pooling"), {}, "WeightedLayerPooling, is not computed"),
-    "other first": (("BoW", "Normalize"), {}, "BoW, is not computed at this place"),
-    "unknown mode": (
-        ("Transformer", "Pooling"),
-        {"1_Pooling/config.json": {"pooling_mode": "median"}},
-        "pools by median, and only cls, lasttoken, max, mean, mean_sqrt_len_tokens, weightedmean are computed",
-    ),
-    "activation": (
-        ("Transformer", "Pooling", "Dense"),
-        {"2_Dense/config.json": {"out_features": 8, "activation_function": "torch.nn.modules.activation.Softplus"}},
-        r"has the activation torch\.nn\.modules\.activation\.Softplus, and only Identity, Tanh",
-    ),
-    "tokens": (
-        ("Transformer", "Pooling", "Dense"),
-        {"2_Dense/config.json": {"module_input_name": "token_embeddings"}},
-        "has module_input_name 'token_embeddings', and only 'sentence_embedding' is computed",
-    ),
-    "task": (
-        ("Transformer", "Pooling"),
-        {"sentence_bert_config.json": {"transformer_task": "fill-mask"}},
-        "has transformer_task 'fill-mask', and only 'feature-extraction' is computed",
-    ),
-}
-
-
 @pytest.mark.parametrize("case", sorted(REFUSED))
-def test_what_is_not_computed_is_refused_by_name_unless_it_may_be_left_out(tmp_path: Path, case: str) -> None:
+def test_a_module_that_is_not_computed_is_refused_or_left_out(tmp_path: Path, case: str) -> None:
     modules, configs, sentence = REFUSED[case]
     folder = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN, modules).folder
     for path, content in configs.items():
@@ -137,27 +154,6 @@ def test_without_modules_exports_and_names_what_was_left_out(
     assert "embeddings by default: Pooling(mean); 32 numbers" in said
     for module in ("CNN", "Normalize"):
         assert f"without module sentence_transformers.models.{module}: it is not computed" in said
-
-
-DAMAGED: dict[str, tuple[str, Any, str]] = {  # file, content, sentence
-    "not json": ("modules.json", "[", r"modules\.json cannot be read"),
-    "a number": ("modules.json", "7", r"modules\.json cannot be read"),
-    "no type": ("modules.json", '[{"path": "1_Pooling"}]', r"modules\.json cannot be read"),
-    "names": ("modules.json", '["1_Pooling"]', r"modules\.json cannot be read"),
-    "outside": (
-        "modules.json",
-        '[{"path": "../x", "type": "sentence_transformers.models.Transformer"}]',
-        "names '../x': a module must be in a folder beside modules.json",
-    ),
-    "size": ("1_Pooling/config.json", '{"embedding_dimension": 8}', "pools 8 channels; the encoder has 32"),
-    "prompts": ("config_sentence_transformers.json", '{"prompts": ["a"]}', "prompts must be texts by name"),
-    "default": (
-        "config_sentence_transformers.json",
-        '{"prompts": {"query": "q: "}, "default_prompt_name": "passage"}',
-        "'passage', which is not one of its prompts: query",
-    ),
-    "no weights": ("2_Dense/config.json", '{"out_features": 8}', r"2_Dense has no model\.safetensors or"),
-}
 
 
 @pytest.mark.parametrize("case", sorted(DAMAGED))
@@ -254,9 +250,7 @@ def test_a_crossencoders_default_prompt_is_refused_with_a_solution(tmp_path: Pat
 
 
 @pytest.mark.parametrize("root", [None, {"__version__": "1.0"}])
-def test_the_old_layout_is_read_from_the_transformers_folder_and_keeps_the_checkpoints_name(
-    tmp_path: Path, root: object
-) -> None:
+def test_the_old_layout_is_read_and_keeps_the_checkpoints_name(tmp_path: Path, root: object) -> None:
     folder = sentence_transformers.checkpoint("old-layout", tmp_path / "checkpoint")
     assert not (folder / "config.json").exists()
     if root is not None:  # sentence-transformers before 2.0 wrote one of its own

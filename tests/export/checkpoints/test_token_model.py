@@ -37,7 +37,7 @@ def test_the_sides_of_a_colbert_are_in_the_manifest(tmp_path: Path) -> None:
     assert "multi" in str(describe_checkpoint(source))
 
 
-def test_the_weights_of_bge_m3_are_verified_and_its_files_belong_to_the_checkpoint(tmp_path: Path) -> None:
+def test_bge_m3s_weights_are_verified_and_its_files_are_the_checkpoints(tmp_path: Path) -> None:
     source = multi_vectors.checkpoint("bge-m3", tmp_path / "checkpoint")
     assert {"colbert_linear.pt", "sparse_linear.pt"} <= {path.name for path in checkpoint_files(source)}
     manifest = export(source, tmp_path / "artifact")

@@ -18,6 +18,10 @@ ANY = NUMBERS | {"bool"}
 INDEX = frozenset({"int32", "int64"})
 INT32, INT64, BOOL = frozenset({"int32"}), frozenset({"int64"}), frozenset({"bool"})
 Types = frozenset[str]
+CUDA = "core/providers/cuda"
+BERT = "contrib_ops/cuda/bert"
+ELEMENTS = f"{CUDA}/math/binary_elementwise_ops.cc"
+ACTIVATIONS = f"{CUDA}/activation/activations.cc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,6 @@ class Kernel:
         return fits and (bool(self.domain) or self.opsets[0] <= OPSET <= self.opsets[1])
 
 
-CUDA = "core/providers/cuda"
-BERT = "contrib_ops/cuda/bert"
-ELEMENTS = f"{CUDA}/math/binary_elementwise_ops.cc"
-ACTIVATIONS = f"{CUDA}/activation/activations.cc"
 KERNELS = (
     Kernel("Add", (NUMBERS,), ELEMENTS),
     Kernel("Cast", (ANY,), f"{CUDA}/tensor/cast_op.cc"),

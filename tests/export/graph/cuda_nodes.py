@@ -24,7 +24,7 @@ class NodeKind:
 
 
 def node_kinds(g: GraphBuilder) -> set[NodeKind]:
-    """Of all nodes, those of loops included. Raises KeyError where the type of a value is not known."""
+    """Of all nodes, those of loops included. Raises KeyError if the type of a value is not known."""
     with TemporaryDirectory() as folder:
         g.save(path := Path(folder) / "model.onnx")
         return set(_kinds(onnx.load(path).graph, {}))

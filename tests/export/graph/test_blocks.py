@@ -82,7 +82,7 @@ def checkpoint_of_jina(folder: Path, names: Mapping[str, str], heads: int) -> Pa
 
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize(("heads", "window", "hidden"), [(2, 128, 128), (2, 128, 256), (16, 20, 128), (2, 300, 128)])
-def test_long_texts_have_the_states_of_the_reference_and_the_same_bits_alone_and_in_a_batch(
+def test_long_texts_have_the_references_states_alone_and_in_a_batch(
     heads: int, window: int, hidden: int, kinds: str, tmp_path: Path
 ) -> None:
     folder = checkpoint(tmp_path / "checkpoint", heads=heads, window=window, hidden=hidden, kinds=KINDS[kinds])

@@ -71,7 +71,7 @@ def test_a_channel_far_from_zero_costs_int8_no_precision(tmp_path: Path, exporte
     assert np.allclose(manifest.canary.cls, before.canary.cls, atol=1e-3), "the two are one model"
 
 
-def test_inner_channels_with_large_weights_do_not_coarsen_the_codes_of_the_others() -> None:
+def test_inner_channels_with_large_weights_do_not_coarsen_other_codes() -> None:
     random = np.random.default_rng(5)
     weight, inner = random.normal(size=(48, 480)).astype(np.float32), random.normal(size=(480, 1)).astype(np.float32)
     weight[:, [3, 77, 400]] *= 20

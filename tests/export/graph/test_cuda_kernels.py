@@ -77,7 +77,7 @@ def test_every_row_of_the_table_is_of_an_operator_that_is_used(kinds: dict[str, 
     assert [kernel for kernel in KERNELS if not any(kernel.takes(kind) for kind in used)] == []
 
 
-def test_a_node_without_a_kernel_is_found_in_the_body_of_a_loop_too() -> None:
+def test_a_node_without_a_kernel_is_found_in_a_loop() -> None:
     """GatherND has no kernel for int32, and Sin is not in the table."""
     g = GraphBuilder()
     count, pairs = g.input("count", "int64", [1]), g.input("pairs", "int64", ["n", 1])

@@ -35,7 +35,7 @@ def test_of_two_exports_to_one_folder_the_second_is_refused(tmp_path: Path) -> N
     assert (tmp_path / "artifact" / "cpu" / MANIFEST).read_text("utf-8") == "first"
 
 
-def test_an_export_that_checked_before_another_one_ended_is_refused_before_it_computes(tmp_path: Path) -> None:
+def test_an_export_beside_another_is_refused_before_it_computes(tmp_path: Path) -> None:
     artifact = tmp_path / "artifact" / "cpu"
     with atomic_folder(artifact) as folder:
         (folder / MANIFEST).write_text("first", "utf-8")
@@ -80,7 +80,7 @@ def test_an_artifact_written_meanwhile_is_not_changed(tmp_path: Path) -> None:
     ("room", "options", "sentence"),
     [(20_000, [], "cpu cannot be written"), (200_000, ["--prepacked"], "cpu.partial/prepacked could not be written")],
 )
-def test_a_full_disk_is_reported_in_one_sentence_and_no_files_are_left(
+def test_a_full_disk_is_reported_and_no_files_are_left(
     room: int, options: list[str], sentence: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", RUN, str(room), str(GOLDEN / "bert"), str(tmp_path / "artifact"), *options]

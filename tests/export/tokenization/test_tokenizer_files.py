@@ -20,6 +20,11 @@ from tests.paths import GOLDEN
 
 TEXT = "The CAT, café 北京"
 ADDED = {"content": "<ent>", "special": False}
+SETTINGS: list[dict[str, bool]] = [
+    {"do_lower_case": False},
+    {"strip_accents": False},
+    {"tokenize_chinese_chars": False},
+]
 
 
 def read(folder: Path, name: str, **settings: object) -> TokenizerFiles:
@@ -29,13 +34,6 @@ def read(folder: Path, name: str, **settings: object) -> TokenizerFiles:
     path.write_text(json.dumps(read_json(path) | settings), "utf-8")
     config: Mapping[str, Any] = read_json(folder / "config.json")
     return read_tokenizer(folder, {CONFIG: config}, FAMILIES[config["model_type"]], size=10**6, positions=144)
-
-
-SETTINGS: list[dict[str, bool]] = [
-    {"do_lower_case": False},
-    {"strip_accents": False},
-    {"tokenize_chinese_chars": False},
-]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
@@ -90,7 +88,7 @@ ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it sta
 
 @pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta", "roberta-labels"])
 @pytest.mark.parametrize("file", ADDING)
-def test_a_token_that_a_file_adds_to_the_vocabulary_takes_the_next_id(name: str, file: str, tmp_path: Path) -> None:
+def test_a_token_that_a_file_adds_takes_the_next_id(name: str, file: str, tmp_path: Path) -> None:
     usual = read(tmp_path, name).tokenizer
     following, path = usual.get_vocab_size(), tmp_path / file.removesuffix(" of today")
     stated = ADDING[file](following)
@@ -106,7 +104,7 @@ def test_a_token_that_a_file_adds_to_the_vocabulary_takes_the_next_id(name: str,
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta"])
-def test_an_added_token_whose_stated_id_is_not_the_next_one_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_added_token_whose_stated_id_is_not_next_is_refused(name: str, tmp_path: Path) -> None:
     message = (
         r"adds the token <ent> with the id 500, but the next id is \d+: it needs a tokenizer\.json with this token"
     )
@@ -212,7 +210,7 @@ def test_a_tokenizer_json_that_transformers_does_not_read_is_reported(stated: st
     [{"model_input_names": ["input_ids", "attention_mask"]}, {"tokenizer_class": "DistilBertTokenizer"}],
     ids=lambda settings: next(iter(settings)),
 )
-def test_both_texts_of_a_pair_have_type_0_where_transformers_gives_no_types(
+def test_both_texts_of_a_pair_have_type_0_without_transformers_types(
     settings: dict[str, object], name: str, tmp_path: Path
 ) -> None:
     usual, cleared = read(tmp_path / "usual", name).tokenizer, read(tmp_path / "cleared", name, **settings).tokenizer
@@ -275,7 +273,7 @@ def test_a_limit_of_sentence_transformers_is_a_number_of_tokens(limit: object) -
     ],
     ids=lambda settings: next(iter(settings), "special_tokens_map.json"),
 )
-def test_a_piece_that_the_settings_make_a_special_token_is_read_in_a_text(
+def test_a_piece_that_settings_make_special_is_read_in_a_text(
     name: str, settings: dict[str, object], tmp_path: Path
 ) -> None:
     usual = read(tmp_path / "usual", name)

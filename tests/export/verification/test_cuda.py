@@ -76,7 +76,7 @@ def answers(artifact: Path, lengths: tuple[int, ...] = (5, 40, 17)) -> list[dict
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_heads_that_the_packed_kernels_do_not_take_are_computed_in_rows_with_the_answers_of_the_cpu(
+def test_heads_without_a_packed_kernel_give_the_cpus_answers_in_rows(
     narrow_heads: Path, tmp_path: Path, precision: str
 ) -> None:
     for device, of_device in (("cpu", "fp32"), ("cuda", precision)):
@@ -95,9 +95,7 @@ def test_heads_that_the_packed_kernels_do_not_take_are_computed_in_rows_with_the
 @pytest.mark.parametrize(
     ("hidden", "heads", "packed"), [(768, 12, True), (512, 2, True), (312, 12, False), (1056, 4, False)]
 )
-def test_the_size_of_the_heads_decides_which_attention_an_artifact_for_cuda_has(
-    hidden: int, heads: int, packed: bool
-) -> None:
+def test_the_size_of_the_heads_decides_the_attention_for_cuda(hidden: int, heads: int, packed: bool) -> None:
     config = json.loads((BERT / "config.json").read_text("utf-8"))
     sizes = architecture_of(config | {"hidden_size": hidden, "num_attention_heads": heads})
     for precision in ("fp32", "fp16"):

@@ -13,7 +13,7 @@ from packbert.service.tasks.flow import Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.vectors import embed_any
 from tests.export.goldens import Artifact
-from tests.golden.texts import TEXTS
+from tests.golden.makers.texts import TEXTS
 from tests.paths import GOLDEN
 from tests.service.tasks.test_tokens_by_family import NAMES, SMALLEST_COSINE, run
 

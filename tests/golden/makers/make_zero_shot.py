@@ -1,21 +1,20 @@
 """Makes the golden answers of transformers' zero-shot classification pipeline.
 
-    python tests/golden/make_zero_shot.py
+    python tests/golden/makers/make_zero_shot.py
 
 It needs torch and transformers; the tests need neither. The checkpoints are the golden classifiers with the labels of
 an entailment classifier: `zero-shot/FAMILY/config.json` is the only file that differs. `answers.json` holds the
-arguments of the pipeline and its answers, without `sequence`: it cuts the text where it is too long, never the label.
+arguments of the pipeline and its answers, without `sequence`: it cuts a text that is too long, never the label.
 """
 
 import json
-from pathlib import Path
 
 import torch
 import transformers
 from checkpoints import CHECKPOINTS
+from files import GOLDEN, write_cases, write_json
 from make import WINDOW, tokenizer_of
 
-HERE = Path(__file__).parent
 FIRST, LAST = ("ENTAILMENT", "neutral", "contradiction"), ("contradiction", "neutral", "entailment")
 FAMILIES = {  # the labels' order decides which of them is contradiction
     "bert": LAST,
@@ -40,23 +39,18 @@ TEMPLATES = (None, "It is about {}!", "{}", "我爱{}。", "{{{0}}} is {0}")
 
 
 def make(family: str) -> None:
-    source, folder = HERE / f"{family}-labels", HERE / "zero-shot" / family
-    folder.mkdir(parents=True, exist_ok=True)
+    source, folder = GOLDEN / f"{family}-labels", GOLDEN / "zero-shot" / family
     config = json.loads((source / "config.json").read_text("utf-8"))
     config["id2label"] = dict(enumerate(FAMILIES[family]))
     config["label2id"] = {name: number for number, name in enumerate(FAMILIES[family])}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    write_json(folder / "config.json", config, indent=2)
     checkpoint = CHECKPOINTS[f"{family}-labels"]
     stated = transformers.AutoConfig.from_pretrained(folder)
     model = checkpoint.model.from_pretrained(source, config=stated, dtype=torch.float32).eval()
     tokenizer = tokenizer_of(checkpoint, source)
     tokenizer.model_max_length = WINDOW
     pipeline = transformers.pipeline("zero-shot-classification", model=model, tokenizer=tokenizer)
-    lines = [json.dumps(case, ensure_ascii=False) for case in cases(pipeline)]
-    (folder / "answers.json").write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
-    for file in folder.iterdir():
-        file.chmod(0o644)
-    print(f"{family}: {len(lines)} cases, {(folder / 'answers.json').stat().st_size // 1000} kB")
+    write_cases(folder / "answers.json", cases(pipeline))
 
 
 def cases(pipeline: transformers.Pipeline) -> list[dict[str, object]]:
@@ -74,7 +68,6 @@ def cases(pipeline: transformers.Pipeline) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    (HERE / "zero-shot").mkdir(exist_ok=True)
-    (HERE / "zero-shot" / "texts.json").write_text(json.dumps(TEXTS, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    write_json(GOLDEN / "zero-shot" / "texts.json", TEXTS, indent=1)
     for name in FAMILIES:
         make(name)

@@ -1,21 +1,20 @@
 """Makes the golden answers of several passes: whole words, masks filled together, and the likelihood of sentences.
 
-    python tests/golden/make_sentences.py
+    python tests/golden/makers/make_sentences.py
 
 It needs torch and transformers; the tests need neither. `sentences/FAMILY.json` has the answers for the golden
 checkpoint of each family. One pass at a time, in float64, as the papers and the service's documentation describe them.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, FAMILIES
+from files import GOLDEN, write_json
 from make import loaded, tokenizer_of
 
-HERE = Path(__file__).parent
 SCORED = (
     "The cat sat on the mat.",
     "Unaffable RUNNING, walked?",
@@ -43,8 +42,8 @@ class Reference:
 
     def __init__(self, name: str) -> None:
         kind = getattr(transformers, CHECKPOINTS[name].tasks["fill_mask"])
-        self.model = loaded(kind, HERE / name).double()
-        self.tokenizer = tokenizer_of(CHECKPOINTS[name], HERE / name)
+        self.model = loaded(kind, GOLDEN / name).double()
+        self.tokenizer = tokenizer_of(CHECKPOINTS[name], GOLDEN / name)
         self.mask_id = self.tokenizer.mask_token_id
 
     def encode(self, text: str) -> tuple[list[int], list[int]]:
@@ -147,11 +146,8 @@ def make(name: str) -> None:
         "words": [fill_words(reference, *case) for case in WORDS],
         "joint": [fill_together(reference, *case) for case in JOINT],
     }
-    path = HERE / "sentences" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
     rounded = json.loads(json.dumps(content), parse_float=lambda number: round(float(number), 7))
-    path.write_text(json.dumps(rounded, ensure_ascii=False) + "\n", "utf-8")
-    print(f"{name}: {path.stat().st_size // 1000} kB")
+    write_json(GOLDEN / "sentences" / f"{name}.json", rounded)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Makes the golden checkpoints in the form in which models were published before transformers had their family.
 
-    python tests/golden/make_published.py
+    python tests/golden/makers/make_published.py
 
 It needs what make.py needs. `new` is a GTE model with the names of Alibaba-NLP's, without token types, and with their
 fixed NTK scaling of the rotary frequencies (https://kexue.fm/archives/9706), which transformers does not compute: it
@@ -9,11 +9,13 @@ gets the scaled frequencies. `nomic-published` is `nomic_bert` with the config o
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import torch
 from checkpoints import BERT, masked
-from make import HERE, expected, loaded, make
+from files import GOLDEN, write_json
+from make import expected, loaded, make
 from safetensors.torch import load_file, save_file
 from tokenizers_of_families import berts_word_piece
 
@@ -34,19 +36,17 @@ NOMIC_SETTINGS |= {"prenorm": False, "causal": False, "qkv_proj_bias": False, "m
 
 
 def make_new() -> None:
-    folder, checkpoint = HERE / "new", masked("Gte", WITHOUT_TYPES, berts_word_piece, segments=0)
+    folder, checkpoint = GOLDEN / "new", masked("Gte", WITHOUT_TYPES, berts_word_piece, segments=0)
     make("new", checkpoint)
     model = loaded(checkpoint.model, folder).double()
     size = model.config.hidden_size // model.config.num_attention_heads
     powers = (THETA * FACTOR) ** (torch.arange(0, size, 2).float() / size)
     model.gte.rotary_emb.inv_freq = 1.0 / powers / FACTOR ** (2 / size)
     np.savez_compressed(folder / "expected.npz", **expected(model, checkpoint))
-    weights = load_file(folder / "model.safetensors")
-    renamed = {name.replace("gte.", "new.", 1): weight for name, weight in weights.items()}
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    rename_weights(folder, "gte.", "new.")
     config = json.loads((folder / "config.json").read_text("utf-8"))
     del config["rope_parameters"]
-    (folder / "config.json").write_text(json.dumps(config | NEW, indent=2) + "\n", "utf-8")
+    write_json(folder / "config.json", config | NEW, indent=2)
     (folder / "answers.json").write_text(
         json.dumps({"tokens": json.loads((folder / "answers.json").read_text("utf-8"))["tokens"]}, ensure_ascii=False),
         "utf-8",
@@ -54,16 +54,20 @@ def make_new() -> None:
 
 
 def make_nomic() -> None:
-    folder = HERE / "nomic-published"
+    folder = GOLDEN / "nomic-published"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(HERE / "nomic_bert", folder)
+    shutil.copytree(GOLDEN / "nomic_bert", folder)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     for name in ("rope_parameters", "hidden_act", "head_dim"):
         del config[name]
     config = {NOMIC.get(name, name): value for name, value in config.items()} | NOMIC_SETTINGS
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    write_json(folder / "config.json", config, indent=2)
+    rename_weights(folder, "nomic_bert.", "bert.")
+
+
+def rename_weights(folder: Path, prefix: str, published: str) -> None:
     weights = load_file(folder / "model.safetensors")
-    renamed = {name.replace("nomic_bert.", "bert.", 1): weight for name, weight in weights.items()}
+    renamed = {name.replace(prefix, published, 1): weight for name, weight in weights.items()}
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -1,6 +1,6 @@
 """Makes the golden sentence-transformers checkpoints: the golden BERT with modules, and what `encode` answers.
 
-    python tests/golden/make_sentence_transformers.py [NAME ...]
+    python tests/golden/makers/make_sentence_transformers.py [NAME ...]
 
 It needs torch and sentence-transformers 6.2.0; the tests need neither. Only the files around the golden BERT are
 stored, in `sentence-transformers/NAME`: the tests copy them over `bert/`. `answers.json` holds the texts with their
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from files import GOLDEN, report, write_json
 from sentence_transformers import SentenceTransformer, models
 
-HERE = Path(__file__).parent
-FOLDER = HERE / "sentence-transformers"
+FOLDER = GOLDEN / "sentence-transformers"
 OF_BERT = ("model.safetensors", "config.json", "README.md")  # the same in every checkpoint
 SHORT = ("a", "The cat sat on the mat.", "hello world, we like tea", "Unaffable RUNNING, walked?", "我爱北京天安门。")
 LONG = (
@@ -29,6 +29,17 @@ LONG = (
 )
 PROMPTS = {"query": "the river is cold: ", "document": "", "passage": "our house is small, "}
 WIDTH = 32
+PROMPTED = ({}, {"prompt_name": "passage"}, {"prompt_name": "document"}, {"prompt": "you said: "}, {"prompt": ""})
+ACTIVATIONS = {
+    "tanh": torch.nn.Tanh,
+    "gelu": torch.nn.GELU,
+    "sigmoid": torch.nn.Sigmoid,
+    "no bias": torch.nn.Identity,
+    "residual": torch.nn.Tanh,
+    "square residual": torch.nn.GELU,
+}
+HALVING = ("tanh", "gelu", "sigmoid", "no bias", "residual")
+OLD = "0_Transformer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +56,6 @@ class Case:
     old_layout: bool = False  # the transformer in 0_Transformer
 
 
-PROMPTED = ({}, {"prompt_name": "passage"}, {"prompt_name": "document"}, {"prompt": "you said: "}, {"prompt": ""})
 CASES = {
     "cls": Case(modes="cls"),
     "mean": Case(modes="mean", after=("normalize",)),
@@ -74,21 +84,11 @@ CASES = {
     "euclidean": Case(modes="cls", truncate_dim=20, similarity="euclidean"),
     "manhattan": Case(modes="mean", similarity="manhattan"),
 }
-ACTIVATIONS = {
-    "tanh": torch.nn.Tanh,
-    "gelu": torch.nn.GELU,
-    "sigmoid": torch.nn.Sigmoid,
-    "no bias": torch.nn.Identity,
-    "residual": torch.nn.Tanh,
-    "square residual": torch.nn.GELU,
-}
-HALVING = ("tanh", "gelu", "sigmoid", "no bias", "residual")
-OLD = "0_Transformer"
 
 
 def make(name: str, case: Case) -> None:
     torch.manual_seed(7)
-    transformer = models.Transformer(str(HERE / "bert"), max_seq_length=case.max_seq_length)
+    transformer = models.Transformer(str(GOLDEN / "bert"), max_seq_length=case.max_seq_length)
     pooling = models.Pooling(WIDTH, pooling_mode=case.modes, include_prompt=case.include_prompt)
     modules, width = [transformer, pooling], pooling.get_embedding_dimension()
     for kind in case.after:
@@ -117,10 +117,8 @@ def make(name: str, case: Case) -> None:
     if case.similarity is not None:  # of the first text to the others
         vectors = model.encode(texts)
         content["similarities"] = rounded(model.similarity(vectors[:1], vectors[1:]).numpy())[0]
-    (folder / "answers.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
-    for file in folder.rglob("*"):
-        file.chmod(0o755 if file.is_dir() else 0o644)
-    print(f"{name}: {sum(file.stat().st_size for file in folder.rglob('*')) // 1000} kB")
+    write_json(folder / "answers.json", content)
+    report(folder)
 
 
 def rounded(vectors: np.ndarray) -> list[list[float]]:

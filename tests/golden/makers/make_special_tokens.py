@@ -1,13 +1,11 @@
 """Makes the golden checkpoints with special tokens of their own, and the answers of transformers to texts with these.
 
-    python tests/golden/make_special_tokens.py
+    python tests/golden/makers/make_special_tokens.py
 
 It needs torch and transformers; the tests need neither. `FAMILY-entities` has a small checkpoint with random
 weights and `answers.json`: of texts with the checkpoint's own special tokens, and of texts with the standard ones too.
 """
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ from typing import Any
 import torch
 import transformers
 from checkpoints import SIZES, Checkpoint
+from files import GOLDEN, emptied, report, write_json
 from make import loaded, randomized
 from make_tokens import tokens, vectors
 from tokenizers_of_families import XLM_ROBERTA, byte_pairs, made_fast, remove, word_piece
 
-HERE = Path(__file__).parent
 TOKENS = 40  # of a sequence
 STRIDE = 5
 OWN = ("[E1]", "[/E1]", "<ent>")
@@ -104,9 +102,7 @@ def masked(folder: Path, kind: str, tokenizer: Any, text: str) -> dict[str, Any]
 
 
 def make(name: str, checkpoint: Checkpoint) -> None:
-    folder = HERE / f"{name}-entities"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder = emptied(GOLDEN / f"{name}-entities")
     randomized(checkpoint, folder).to(torch.float16).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -117,10 +113,8 @@ def make(name: str, checkpoint: Checkpoint) -> None:
         "masked_own": masked(folder, checkpoint.kind, tokenizer, f"[E1] the {mask} [/E1] sat on the mat"),
         "masked_all": masked(folder, checkpoint.kind, tokenizer, f"the cat {sep} [E1] my {mask} [/E1]"),
     }
-    (folder / "answers.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
-    for file in folder.iterdir():
-        file.chmod(0o644)
-    print(f"{name}: {sum(file.stat().st_size for file in folder.iterdir()) // 1000} kB")
+    write_json(folder / "answers.json", content)
+    report(folder)
 
 
 if __name__ == "__main__":

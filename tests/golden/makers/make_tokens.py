@@ -1,13 +1,12 @@
 """Makes the golden answers about tokens: tokenizing, decoding, vectors of tokens, and sparse vectors.
 
-    python tests/golden/make_tokens.py
+    python tests/golden/makers/make_tokens.py
 
 It needs torch, transformers and sentence-transformers 6.2.0; the tests need none of them. `tokens/FAMILY.json` has the
 answers for the golden checkpoint of each family. `splade/ACTIVATION` has the files that sentence-transformers' sparse
 encoder adds to the golden BERT, and its answers.
 """
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,12 +14,12 @@ from pathlib import Path
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, FAMILIES
+from files import GOLDEN, emptied, report, write_json
 from make import loaded, tokenizer_of
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from texts import PAIRS, TEXTS
 
-HERE = Path(__file__).parent
 ADDED = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_SpladePooling")
 ALONE = (*TEXTS[:5], TEXTS[6])
 LONG = "The cat sat on the mat, and the dog walked to the river. " * 4
@@ -66,33 +65,27 @@ def sparse_encoder(folder: Path, activation: str) -> SparseEncoder:
 
 
 def make(name: str) -> None:
-    folder, tokenizer = HERE / name, tokenizer_of(CHECKPOINTS[name], HERE / name)
+    folder, tokenizer = GOLDEN / name, tokenizer_of(CHECKPOINTS[name], GOLDEN / name)
     encoder = sparse_encoder(folder, "relu")
     content = {
         "tokens": [tokens(tokenizer, *pair) for pair in [*((text, None) for text in TEXTS), *PAIRS]],
         "vectors": [{"text": text, "vectors": vectors(folder, tokenizer, text)} for text in ALONE],
         "sparse": [{"text": text, **weights(encoder, text)} for text in (*ALONE, LONG)],
     }
-    path = HERE / "tokens" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
-    print(f"{name}: {path.stat().st_size // 1000} kB")
+    write_json(GOLDEN / "tokens" / f"{name}.json", content)
 
 
 def make_splade(activation: str) -> None:
-    folder = HERE / "splade" / activation
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    encoder = sparse_encoder(HERE / "bert", activation)
+    folder = emptied(GOLDEN / "splade" / activation)
+    encoder = sparse_encoder(GOLDEN / "bert", activation)
     with tempfile.TemporaryDirectory() as saved:
         encoder.save_pretrained(saved)
         for added in ADDED:
             source = Path(saved) / added
             (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / added)
     answers = [{"text": text, **weights(encoder, text)} for text in (*ALONE, LONG)]
-    (folder / "answers.json").write_text(json.dumps(answers, ensure_ascii=False) + "\n", "utf-8")
-    for file in folder.rglob("*"):
-        file.chmod(0o755 if file.is_dir() else 0o644)
+    write_json(folder / "answers.json", answers)
+    report(folder)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Makes the golden answers for windows of long texts, a slow reference: transformers on each window alone.
 
-    python tests/golden/make_windows.py
+    python tests/golden/makers/make_windows.py
 
 It needs torch, transformers and sentence-transformers 6.2.0; the tests need none of them. The windows are those of
 `return_overflowing_tokens`; each counts with the tokens that it adds to the one before it. `windows/FAMILY.json` has,
@@ -9,20 +9,18 @@ each label. `windows/sentence.json` has the vectors of sentence-transformers' mo
 every window.
 """
 
-import json
 import shutil
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, FAMILIES
+from files import GOLDEN, write_cases, write_json
 from make import WINDOW, loaded, tokenizer_of
 from sentence_transformers import SentenceTransformer, models
 from texts import LONG_TAGGED
 
-HERE = Path(__file__).parent
 STRIDES = (0, WINDOW // 8, 100)
 TEXTS = (
     LONG_TAGGED,
@@ -72,10 +70,10 @@ def probabilities(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
 
 def make(family: str) -> None:
     checkpoint, classifier = CHECKPOINTS[family], CHECKPOINTS[f"{family}-labels"]
-    tokenizer = tokenizer_of(checkpoint, HERE / family)
+    tokenizer = tokenizer_of(checkpoint, GOLDEN / family)
     poolers = "pretraining" if "PreTraining" in checkpoint.kind else ""
-    encoder = loaded(transformers.AutoModel, HERE / family)
-    labels = loaded(classifier.model, HERE / f"{family}-labels")
+    encoder = loaded(transformers.AutoModel, GOLDEN / family)
+    labels = loaded(classifier.model, GOLDEN / f"{family}-labels")
     cases = []
     for number, text in enumerate(TEXTS):
         for stride in STRIDES:
@@ -88,15 +86,15 @@ def make(family: str) -> None:
             case |= {name: mean([row[name] for row in rows], counts) for name in names}
             case |= {"label_mean": mean(scores, counts), "label_max": rounded(torch.stack(scores).amax(dim=0))}
             cases.append(case)
-    write(family, cases)
+    write_cases(GOLDEN / "windows" / f"{family}.json", cases)
 
 
 def make_sentence() -> None:
     cases = []
     for name, prompts in SENTENCE.items():
         with tempfile.TemporaryDirectory() as place:
-            shutil.copytree(HERE / "bert", place, dirs_exist_ok=True)
-            shutil.copytree(HERE / "sentence-transformers" / name, place, dirs_exist_ok=True)
+            shutil.copytree(GOLDEN / "bert", place, dirs_exist_ok=True)
+            shutil.copytree(GOLDEN / "sentence-transformers" / name, place, dirs_exist_ok=True)
             model = SentenceTransformer(place, device="cpu")
         tokenizer = model.tokenizer
         modules = [module for module in model if not isinstance(module, models.Normalize)]
@@ -111,7 +109,7 @@ def make_sentence() -> None:
                 rows = [sentence(modules, ids, len(own)) for ids in found]
                 vector = mean(rows, weights(found, 2 + len(own), stride))
                 cases.append({"name": name, "text": number, "prompt": prompt, "windows": len(found), "vector": vector})
-    write("sentence", cases)
+    write_cases(GOLDEN / "windows" / "sentence.json", cases)
 
 
 def sentence(modules: list[torch.nn.Module], ids: list[int], prompt: int) -> torch.Tensor:
@@ -124,16 +122,8 @@ def sentence(modules: list[torch.nn.Module], ids: list[int], prompt: int) -> tor
     return features["sentence_embedding"][0]
 
 
-def write(name: str, cases: list[dict[str, object]]) -> None:
-    path = HERE / "windows" / f"{name}.json"
-    path.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n", "utf-8")
-    path.chmod(0o644)
-    print(f"{name}: {path.stat().st_size // 1000} kB")
-
-
 if __name__ == "__main__":
-    (HERE / "windows").mkdir(exist_ok=True)
-    (HERE / "windows" / "texts.json").write_text(json.dumps(TEXTS, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    write_json(GOLDEN / "windows" / "texts.json", TEXTS, indent=1)
     for one in FAMILIES:
         make(one)
     make_sentence()

@@ -21,6 +21,7 @@ CORPUS = [
     "éïü",
     "😀",
 ]
+ORIGINAL_FILES = ("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model")
 
 
 def word_piece(folder: Path) -> int:
@@ -111,9 +112,6 @@ def unigrams(name: str, *, extra: int, **options: object) -> Writer:
         return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).vocab_size() + extra
 
     return made_fast(write)
-
-
-ORIGINAL_FILES = ("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model")
 
 
 def made_fast(write: Writer) -> Writer:

@@ -1,6 +1,6 @@
 """Makes tests/golden/attention: the attention probabilities of transformers for the golden checkpoint of each family.
 
-    python tests/golden/make_attention.py
+    python tests/golden/makers/make_attention.py
 
 It needs torch and transformers; the tests need neither. NAME.npz holds, for case i: `i.ids`, `i.types` [length],
 `i.attention` [layers, heads, length, length], and `i.rollout` [length, length], the attention rollout over all layers
@@ -8,15 +8,12 @@ as in the code of Abnar & Zuidema (2020). The first cases are sequences of expec
 the checkpoint's tokenizer makes it. The model is in float64, the arrays are rounded to float32.
 """
 
-from pathlib import Path
-
 import numpy as np
 import torch
-import transformers
 from checkpoints import CHECKPOINTS, FAMILIES
+from files import GOLDEN, write_arrays
 from make import tokenizer_of
 
-HERE = Path(__file__).parent
 LONGEST = 33  # tokens: the files stay small
 PAIR = ("the dog ran home", "it was very tired")
 
@@ -33,7 +30,7 @@ def rollout(attention: np.ndarray) -> np.ndarray:
 
 
 def make(name: str) -> None:
-    checkpoint, folder = CHECKPOINTS[name], HERE / name
+    checkpoint, folder = CHECKPOINTS[name], GOLDEN / name
     model = checkpoint.model.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
     stored = np.load(folder / "expected.npz")
     numbers = sorted({int(key.split(".")[0]) for key in stored})
@@ -50,10 +47,7 @@ def make(name: str) -> None:
         attention = np.stack([layer[0].numpy() for layer in found])
         arrays = {"attention": attention.astype(np.float32), "rollout": rollout(attention).astype(np.float32)}
         result |= {f"{i}.{key}": value for key, value in ({"ids": ids, "types": types} | arrays).items()}
-    file = HERE / "attention" / f"{name}.npz"
-    file.parent.mkdir(exist_ok=True)
-    np.savez_compressed(file, **result)
-    print(f"{name}: {attention.shape}, {file.stat().st_size // 1000} kB; transformers {transformers.__version__}")
+    write_arrays(GOLDEN / "attention" / f"{name}.npz", result)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Makes the golden ColBERT and BGE-M3 checkpoints: files over golden checkpoints, and what their authors compute.
 
-    python tests/golden/make_multi_vectors.py
+    python tests/golden/makers/make_multi_vectors.py
 
 It needs torch, transformers and sentence-transformers 6.2.0; the tests need none of them. `multi-vectors/NAME` has the
 files that the tests copy over the checkpoint `base`; `projection.safetensors` holds weights to add to its own.
@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from files import GOLDEN, report, write_json
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from torch.nn.functional import normalize
 
-HERE = Path(__file__).parent
-FOLDER = HERE / "multi-vectors"
+FOLDER = GOLDEN / "multi-vectors"
 QUERIES = ("the cat", "Where is tea?", "我爱北京", "a")
 DOCUMENTS = (
     "The cat sat on the mat.",
@@ -79,7 +79,7 @@ NAMES = {  # PyLate's -> Stanford's
 
 
 def opened(name: str) -> tuple[torch.nn.Module, object]:
-    folder = HERE / name
+    folder = GOLDEN / name
     kind = {"attn_implementation": "eager", "dtype": torch.float64}
     return transformers.AutoModel.from_pretrained(folder, **kind).eval(), transformers.AutoTokenizer.from_pretrained(
         folder
@@ -121,11 +121,6 @@ def linear(width: int, out: int, *, bias: bool) -> torch.nn.Linear:
     return made
 
 
-def write(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
-
-
 def make_colbert(name: str, base: str, stated: dict[str, object]) -> None:
     torch.manual_seed(7)
     folder, is_stanford = FOLDER / name, name == "stanford"
@@ -135,16 +130,16 @@ def make_colbert(name: str, base: str, stated: dict[str, object]) -> None:
     if is_stanford:
         settings = {ours: stated[theirs] for ours, theirs in NAMES.items()}
         settings |= {"do_query_expansion": True, "skiplist_words": list(string.punctuation)}
-        write(folder / "artifact.metadata", stated)
+        write_json(folder / "artifact.metadata", stated)
         save_file({"linear.weight": projection.weight.data}, folder / "projection.safetensors")
-        config = json.loads((HERE / base / "config.json").read_text("utf-8"))
-        write(folder / "config.json", config | {"architectures": ["HF_ColBERT"]})
+        config = json.loads((GOLDEN / base / "config.json").read_text("utf-8"))
+        write_json(folder / "config.json", config | {"architectures": ["HF_ColBERT"]})
     else:
         config = {"in_features": 32, "out_features": 12, "bias": True}
         config["activation_function"] = "torch.nn.modules.linear.Identity"
-        write(folder / "config_sentence_transformers.json", stated)
-        write(folder / "modules.json", MODULES)
-        write(folder / "1_Dense" / "config.json", config)
+        write_json(folder / "config_sentence_transformers.json", stated)
+        write_json(folder / "modules.json", MODULES)
+        write_json(folder / "1_Dense" / "config.json", config)
         save_file(
             {f"linear.{key}": one.data for key, one in projection.named_parameters()},
             folder / "1_Dense" / "model.safetensors",
@@ -161,14 +156,14 @@ def compare(
 ) -> None:
     """With sentence-transformers' encoder of the same folder."""
     with tempfile.TemporaryDirectory() as whole:
-        shutil.copytree(HERE / base, whole, dirs_exist_ok=True)
+        shutil.copytree(GOLDEN / base, whole, dirs_exist_ok=True)
         shutil.copytree(folder, whole, dirs_exist_ok=True)
         if (folder / "projection.safetensors").exists():
             weights = load_file(Path(whole) / "model.safetensors") | load_file(folder / "projection.safetensors")
             save_file(weights, Path(whole) / "model.safetensors", {"format": "pt"})
         if base == "mpnet":  # it puts the marker before the text, and WordPiece would read both as one word
             spaced = {f"{side}_prefix": settings[f"{side}_prefix"] + " " for side in ("query", "document")}
-            write(Path(whole) / "config_sentence_transformers.json", settings | spaced)
+            write_json(Path(whole) / "config_sentence_transformers.json", settings | spaced)
         encoder = MultiVectorEncoder(whole, device="cpu", model_kwargs={"attn_implementation": "eager"})
         for texts, encode, own in (
             (QUERIES, encoder.encode_query, queries),
@@ -184,8 +179,8 @@ def make_bge_m3() -> None:
     torch.manual_seed(7)
     base, folder = "xlm-roberta", FOLDER / "bge-m3"
     shutil.rmtree(folder, ignore_errors=True)
-    write(folder / "modules.json", POOLED)
-    write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_cls_token": True})
+    write_json(folder / "modules.json", POOLED)
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_cls_token": True})
     colbert, sparse = linear(32, 32, bias=True), linear(32, 1, bias=True)
     torch.save(colbert.state_dict(), folder / "colbert_linear.pt")
     torch.save(sparse.state_dict(), folder / "sparse_linear.pt")
@@ -221,9 +216,8 @@ def finish(
         "documents": [{"text": text, "vectors": rows(one)} for text, one in zip(DOCUMENTS, documents, strict=True)],
         "scores": scores,
     }
-    write(folder / "answers.json", answers | more)
-    for file in folder.rglob("*"):
-        file.chmod(0o755 if file.is_dir() else 0o644)
+    write_json(folder / "answers.json", answers | more)
+    report(folder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Makes the golden checkpoints: tiny, with random weights, each with the answers of transformers.
 
-    python tests/golden/make.py [FOLDER ...]
-    python tests/golden/make.py --tags    only the answers of the token classification pipeline
+    python tests/golden/makers/make.py [FOLDER ...]
+    python tests/golden/makers/make.py --tags    only the answers of the token classification pipeline
 
 It needs torch, transformers, sentencepiece and protobuf; the tests need none of them. The checkpoints NAME-spans need
 transformers 4: version 5 has no question-answering pipeline.
@@ -15,7 +15,6 @@ of the tokenizer and the pipelines.
 
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -23,9 +22,9 @@ import numpy as np
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, Checkpoint
+from files import GOLDEN, emptied, report
 from texts import ASKED, CHOICES, LABELLED, LONG_TAGGED, MASKED, PAIRS, TAGGED, TEXTS
 
-HERE = Path(__file__).parent
 LENGTHS = (2, 5, 17, 33, 130)
 WINDOW = 144  # tokens that every golden checkpoint takes
 STRIDED = [
@@ -39,9 +38,7 @@ OUTPUTS = {"prediction_logits": "vocabulary", "seq_relationship_logits": "pair",
 
 
 def make(name: str, checkpoint: Checkpoint) -> None:
-    folder = HERE / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder = emptied(GOLDEN / name)
     model = randomized(checkpoint, folder)
     model.to(checkpoint.dtype).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -53,8 +50,7 @@ def make(name: str, checkpoint: Checkpoint) -> None:
     }
     content = {"tokens": tokens(tokenizer)} | answers
     (folder / "answers.json").write_text(lines(content), "utf-8")
-    (folder / "model.safetensors").chmod(0o644)
-    print(f"{name}: {sum(file.stat().st_size for file in folder.iterdir()) // 1000} kB")
+    report(folder)
 
 
 def tokenizer_of(checkpoint: Checkpoint, folder: Path) -> object:
@@ -218,7 +214,7 @@ def choose(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]
 
 def ask_tags_again(name: str, checkpoint: Checkpoint) -> None:
     """Replaces the answers of the token classification pipeline, on the checkpoint as it is."""
-    folder = HERE / name
+    folder = GOLDEN / name
     file = folder / "answers.json"
     tokenizer = tokenizer_of(checkpoint, folder)
     model = loaded(getattr(transformers, checkpoint.tasks["tag"]), folder)

@@ -20,22 +20,6 @@ from tokenizers_of_families import (
     word_piece_of_mpnet,
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    kind: str  # the class in transformers
-    config: Mapping[str, Any]  # without vocab_size
-    write_tokenizer: Writer
-    segments: int = 2  # 0 where the model takes no token types
-    logits: str = ""  # what the model's `logits` are: "vocabulary", "labels", "tags", "spans", "choices"
-    tasks: Mapping[str, str] = field(default_factory=dict)  # task -> the class for it
-    dtype: torch.dtype = field(default=torch.float32)  # on disk
-
-    @property
-    def model(self) -> Any:
-        return getattr(transformers, self.kind)
-
-
 LABELS = {"id2label": {0: "bad", 1: "fair", 2: "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
 TAG_NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TAGS = {"id2label": dict(enumerate(TAG_NAMES)), "label2id": {name: i for i, name in enumerate(TAG_NAMES)}}
@@ -86,6 +70,21 @@ DEBERTA_V3 = SIZES | {
 }
 MULTI = {"problem_type": "multi_label_classification"}
 ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    kind: str  # the class in transformers
+    config: Mapping[str, Any]  # without vocab_size
+    write_tokenizer: Writer
+    segments: int = 2  # 0 if the model takes no token types
+    logits: str = ""  # what the model's `logits` are: "vocabulary", "labels", "tags", "spans", "choices"
+    tasks: Mapping[str, str] = field(default_factory=dict)  # task -> the class for it
+    dtype: torch.dtype = field(default=torch.float32)  # on disk
+
+    @property
+    def model(self) -> Any:
+        return getattr(transformers, self.kind)
 
 
 def fine_tuned(

@@ -1,18 +1,15 @@
 """Makes the golden pickles: what torch.save writes, in both of its formats, and the arrays that they hold.
 
-    python tests/golden/make_pickles.py
+    python tests/golden/makers/make_pickles.py
 
 It needs torch; the tests do not. `arrays.npz` has each tensor as float32. `bert.bin` is the golden BERT's state_dict.
 """
 
-from pathlib import Path
-
-import numpy as np
 import torch
+from files import GOLDEN, write_arrays
 from safetensors.torch import load_file
 
-HERE = Path(__file__).parent
-FOLDER = HERE / "pickles"
+FOLDER = GOLDEN / "pickles"
 
 
 def state_dict() -> dict[str, torch.Tensor]:
@@ -20,9 +17,7 @@ def state_dict() -> dict[str, torch.Tensor]:
     torch.manual_seed(20181011)
     base = torch.randn(6, 5)
     module = torch.nn.Linear(5, 3)
-    tensors = {
-        f"{module_name}.{name}": value for module_name in ("linear",) for name, value in module.state_dict().items()
-    }
+    tensors = {f"linear.{name}": value for name, value in module.state_dict().items()}
     tensors |= {
         "base": base,
         "same": base,
@@ -43,9 +38,8 @@ def state_dict() -> dict[str, torch.Tensor]:
     return found
 
 
-FOLDER.mkdir(exist_ok=True)
 tensors = state_dict()
+write_arrays(FOLDER / "arrays.npz", {name: tensor.detach().float().numpy() for name, tensor in tensors.items()})
 torch.save(tensors, FOLDER / "zip.bin")
 torch.save(tensors, FOLDER / "legacy.bin", _use_new_zipfile_serialization=False)
-np.savez_compressed(FOLDER / "arrays.npz", **{name: one.detach().float().numpy() for name, one in tensors.items()})
-torch.save(load_file(HERE / "bert" / "model.safetensors"), FOLDER / "bert.bin")
+torch.save(load_file(GOLDEN / "bert" / "model.safetensors"), FOLDER / "bert.bin")

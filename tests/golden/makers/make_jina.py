@@ -1,6 +1,6 @@
 """Makes the golden checkpoints of JinaBERT v2, which transformers lacks: its BERT with the published layer in place.
 
-    python tests/golden/make_jina.py [FOLDER ...]
+    python tests/golden/makers/make_jina.py [FOLDER ...]
 
 It needs what make.py needs, transformers 4 for `jina_bert-spans`. The layer is written from the formulas of the
 published models (Guenther et al. 2023): attention with ALiBi to both sides, a gated feed-forward, and the names of
@@ -33,7 +33,7 @@ def roberta_byte_pairs(folder: Path) -> int:
 
 
 def slopes(heads: int) -> list[float]:
-    """As their authors' code gives them: where `heads` is no power of 2, every other one of the next power follows."""
+    """ALiBi's, by the authors' code: if `heads` is no power of 2, every other slope of the next power follows."""
     power = 2 ** math.floor(math.log2(heads))
     start = 2.0 ** (-8.0 / power)
     found = [start ** (head + 1) for head in range(power)]

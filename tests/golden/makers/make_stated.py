@@ -1,9 +1,9 @@
-"""Makes stated.json: what the libraries read where several files of a checkpoint can state a fact.
+"""Makes stated.json: what the libraries read if several files of a checkpoint can state a fact.
 
-    python -m tests.golden.make_stated FACT ...
+    python -m tests.golden.makers.make_stated FACT ...
 
 It needs torch and sentence-transformers 6.2.0; the facts of a tokenizer need transformers 4.57, those of a ColBERT
-PyLate 1.6.0. The tests need none of them. A row has a value for each place, null where it is not stated, and at the end
+PyLate 1.6.0. The tests need none of them. A row has a value for each place, null if it is not stated, and at the end
 what the library has then.
 """
 
