@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-BEAT_SECONDS = 0.5
+BEAT_SECONDS = 0.1
 WORKER = "--worker"  # of `packbert serve`: the next word is a WorkerSpec
 SwappedModels = dict[str, tuple[str, str]]  # the artifact's folder and the source of each name that was swapped
 

@@ -33,7 +33,8 @@ FIRST_DELAY_SECONDS = 0.25
 MAX_DELAY_SECONDS = 30.0
 STOP_GRACE_SECONDS = 10.0  # beyond the drain time, before SIGKILL
 FIRST_BEAT_SECONDS = 60.0  # imports are slow on a cold disk
-MISSED_BEATS = 10  # in a row; a worker that misses so many hangs
+LATE_BEATS = 3  # missed in a row: others get the connections that the worker has not accepted
+MISSED_BEATS = 50  # in a row; a worker that misses so many hangs
 ACCEPTS_PER_TURN = 32
 COUNT_SECONDS = 1.0  # for the workers to write down what they count
 LOOK_AGAIN_SECONDS = 0.01  # where no worker can take a connection
@@ -64,6 +65,7 @@ class Worker:
     process: asyncio.subprocess.Process | None = None
     lines: asyncio.StreamWriter | None = None  # to the process, while it runs
     connections: int = 0  # as it said last, and those handed to it since
+    is_late: bool = False  # with saying so
     is_ready: bool = False
     is_ending: bool = False
     is_leaving: bool = False  # it accepts no more
@@ -88,7 +90,7 @@ class Worker:
             self.process.send_signal(number)
 
     def on_end(self) -> None:
-        self.lines, self.is_ready, self.connections = None, False, 0
+        self.lines, self.is_ready, self.is_late, self.connections = None, False, False, 0
         for answer in self.answers.values():
             answer.set_result(None)
         self.answers.clear()
@@ -210,15 +212,24 @@ class Supervisor:
 
     async def _listen(self, worker: Worker, reader: asyncio.StreamReader) -> None:
         """Does what the process says; SIGKILL to one that says nothing: its loop hangs, and handles no SIGTERM."""
-        patience = FIRST_BEAT_SECONDS
-        try:
-            while line := await asyncio.wait_for(reader.readline(), patience):
-                patience = MISSED_BEATS * BEAT_SECONDS
-                for kind, value in json.loads(line).items():
-                    self._on_message(worker, kind, value)
-        except TimeoutError:
-            log.error("%r has said nothing for %g s: sending SIGKILL", worker, patience)
-            worker.signal(signal.SIGKILL)
+        patience, missed = FIRST_BEAT_SECONDS, 0
+        while missed * BEAT_SECONDS < patience:
+            try:
+                line = await asyncio.wait_for(reader.readline(), LATE_BEATS * BEAT_SECONDS)
+            except TimeoutError:
+                missed += LATE_BEATS
+                worker.is_late = True
+                if worker.is_ready:
+                    self._hand_over(worker)
+                continue
+            if not line:
+                return
+            patience, missed = MISSED_BEATS * BEAT_SECONDS, 0
+            worker.is_late = False
+            for kind, value in json.loads(line).items():
+                self._on_message(worker, kind, value)
+        log.error("%r has said nothing for %g s: sending SIGKILL", worker, patience)
+        worker.signal(signal.SIGKILL)
 
     def _on_message(self, worker: Worker, kind: str, value: Any) -> None:
         if kind == "connections":
@@ -303,28 +314,31 @@ class Supervisor:
             connection.close()
 
     def _hand(self, connection: socket.socket) -> bool:
-        """Whether a worker takes it: one that serves, else one that loads and answers 503.
+        """Whether a worker takes it: one that serves, else one that loads and answers 503; one that is late comes last.
 
         Until all have served once it is the other way round: clients that come early would all stay with the first.
         """
         running = [one for one in self.workers if one.lines is not None]
         for serves in (self._announced, not self._announced):
             found = [one for one in running if (one.is_ready and not one.is_leaving) == serves]
-            for worker in sorted(found, key=lambda one: one.connections):
+            for worker in sorted(found, key=lambda one: (one.is_late, one.connections)):
                 with suppress(BlockingIOError):
                     hand_connection(connection, worker.ends[0])
                     worker.connections += 1
                     return True
         return False
 
-    def _hand_over(self, ended: Worker) -> None:
-        """Hands the connections that the ended worker has not accepted to others that serve."""
-        if not any(one.is_ready for one in self.workers):
+    def _hand_over(self, worker: Worker) -> None:
+        """Hands the connections that a worker has not accepted, since it has ended or hangs, to others that serve."""
+        if not any(one.is_ready and not one.is_late for one in self.workers):
             return
+        waiting = []
         with suppress(OSError):
             while True:
-                with take_connection(ended.ends[1]) as connection:
-                    self._hand(connection)
+                waiting.append(take_connection(worker.ends[1]))
+        for connection in waiting:
+            with connection:
+                self._hand(connection)
 
     def _check_leaving(self) -> None:
         """When no worker would accept a further connection, none begins."""

@@ -142,6 +142,16 @@ def test_a_worker_that_ends_or_hangs_loses_only_its_own_requests(service: Servic
     assert 2 * received == service.count("bert_queue_requests_total")
 
 
+def test_others_answer_the_connections_that_a_hanging_worker_has_not_accepted(service: Service) -> None:
+    before = service.children
+    os.kill(before["worker-0"], signal.SIGSTOP)
+    with ThreadPoolExecutor(20) as pool:  # new connections, half of them for the worker that hangs
+        answers = list(pool.map(lambda _: httpx.get(service.url + "/health").status_code, range(20)))
+    assert (answers, service.children) == ([200] * 20, before)  # not after the end of the worker
+    until(lambda: service.children.get("worker-0", before["worker-0"]) != before["worker-0"])
+    until(lambda: service.count("bert_ready") == 1)
+
+
 def test_a_killed_supervisor_leaves_no_worker(settings: dict[str, str]) -> None:
     service = Service(settings | {"BERT_PORT": "0"})
     service.start()
