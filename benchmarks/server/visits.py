@@ -92,7 +92,7 @@ def send(port: int, request: bytes) -> bytes:
 
 def main(artifact: str, route: str = ROUTE, body: str = BODY) -> None:
     counter, port, measured = Visits(), free_port(), list[tuple[int, int, int]]()
-    own = {"ARTIFACT": artifact, "PORT": str(port), "HOST": "127.0.0.1", "DRAIN_SECONDS": "0", "LOG_LEVEL": "warning"}
+    own = {"MODEL": artifact, "PORT": str(port), "HOST": "127.0.0.1", "DRAIN_SECONDS": "0", "LOG_LEVEL": "warning"}
     os.environ.update({f"BERT_{name}": value for name, value in own.items()})
     counter.start()
     client = threading.Thread(target=ask, args=(port, post(route, json.loads(body)), counter, measured))
