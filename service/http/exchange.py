@@ -22,7 +22,9 @@ from .limits import BufferedBytes, ConnectionLimits
 CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the connection puts its ClientConnection
 JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 us: another write takes longer
 VISIBLE = bytes({*range(256)} - {*range(0x20), 0x7F} | {0x09})  # what the value of a header may hold
-PHRASES = {each.value: each.phrase for each in http.HTTPStatus}
+# RFC 9110 renamed three, and Python 3.13 followed
+RENAMED = {413: "Content Too Large", 414: "URI Too Long", 422: "Unprocessable Content"}
+PHRASES = {each.value: each.phrase for each in http.HTTPStatus} | RENAMED
 STATUS_LINES = {status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)}
 CODES = {408: "slow", 431: "headers_too_large", 500: "internal", 503: "connections_full"}  # of rejections
 WITHOUT_BODY = (204, 304)
