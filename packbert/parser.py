@@ -10,6 +10,16 @@ from typing import Any, NoReturn
 WIDTH = 100
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Names the value of an option once, as Python 3.13 does, in all versions."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
 class Parser(argparse.ArgumentParser):
     """Errors end the process with exit code 2."""
 
@@ -20,7 +30,7 @@ class Parser(argparse.ArgumentParser):
             usage=f"{command} {arguments}",
             description=fill(about, WIDTH),
             epilog="\n\n".join(filter(None, (fill(note, WIDTH), shown))),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
             add_help=False,
         )

@@ -1,7 +1,6 @@
 """The page of commands, made from their own help."""
 
 import os
-import re
 import subprocess
 import sys
 
@@ -16,7 +15,4 @@ def commands() -> str:
 def _help(name: str) -> str:
     environment = os.environ | {"COLUMNS": "100"}
     command = [sys.executable, "-m", "packbert", name, "--help"]
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    # Python 3.13 names the value of an option once, and then has room for the help on the same line.
-    shown = re.sub(r"^(  -\w) (\S+), (--\S+ \2)$", r"\1, \3", shown, flags=re.MULTILINE)
-    return re.sub(r"^(  -\w, --\S+ \S+)\s+(\S)", r"\1  \2", shown, flags=re.MULTILINE)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
