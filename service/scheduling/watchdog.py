@@ -1,4 +1,4 @@
-"""Records when each run began and calls back where one does not end in time; counts requests and batches."""
+"""Records when each run began and calls back if a run does not end in time; counts requests and batches."""
 
 import asyncio
 import math
@@ -10,11 +10,13 @@ from .request import SequenceJob
 
 RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
+INTERVALS = 8  # in BERT_RUN_TIMEOUT_SECONDS; an interval that takes more than twice its time does not count
+Clock = Callable[[], float]
 
 
 @dataclass(slots=True, kw_only=True)  # made for each batch: a frozen one takes four times as long
 class BatchReport:
-    """One successful run."""
+    """A successful run."""
 
     sequences: int
     tokens: int
@@ -47,7 +49,10 @@ class RequestCounts:
 
 
 def average_rate(rate: float, *, tokens: float, seconds: float) -> float:
-    """Tokens a second, of all runs with `rate` and a newest one: the harmonic mean; that of the rates is too high."""
+    """Tokens a second of all runs, from their `rate` and the newest run: the harmonic mean.
+
+    The arithmetic mean of rates is too high.
+    """
     weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)
     return 1 / ((1 - weight) / rate + weight * seconds / tokens)
 
@@ -62,7 +67,7 @@ class RunFailures:
 class BusyShare:
     """The share of the device that runs have used lately: an exponential average over BUSY_SECONDS."""
 
-    sessions: int = 1  # runs side by side; one alone on all cores counts as all of them
+    sessions: int = 1  # runs side by side; a run alone on all cores counts as all of them
     _running: int = 0  # sessions
     _average: float = 0.0  # at `_since`
     _since: float = 0.0  # seconds
@@ -75,10 +80,6 @@ class BusyShare:
     def at(self, now: float) -> float:
         busy = min(1.0, self._running / self.sessions)
         return busy + (self._average - busy) * math.exp((self._since - now) / BUSY_SECONDS)
-
-
-INTERVALS = 8  # in BERT_RUN_TIMEOUT_SECONDS; one that takes more than twice its time does not count
-Clock = Callable[[], float]
 
 
 @dataclass(slots=True, eq=False)
