@@ -23,11 +23,12 @@ from .cores import SERIAL, Concurrency, CoreSharing
 from .queue import RequestQueue
 from .request import WHOLE_BUDGET, Chunk, QueuedModel, Request, RunBatch, Selection, SequenceJob
 from .wait import WAITS_ALONE
-from .watchdog import BatchReport, Clock, RequestCounts, RunFailures, Watchdog, average_rate
+from .watchdog import BatchReport, Clock, RequestCounts, RunFailures, Watchdog
 
 TIMES_ALONE = WAITS_ALONE + 1  # the default deadline of a large request, in times that it takes alone
 FITTING_SHARE = 0.9  # of what a deadline allows, in the size that an error names
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
+RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 log = logging.getLogger("service")
 
 
@@ -98,7 +99,7 @@ class Batcher:
                 raise self._too_much(request, takes, max(0.0, seconds))
             self.queue.admit(request)
         except ServiceError:
-            counts.refuse(1)
+            counts.refuse()
             raise
         counts.received += 1
         self._pending.add(request)
@@ -165,7 +166,7 @@ class Batcher:
         try:
             self.queue.check_admission(self.model, tokens, self.clock())
         except ServiceError:
-            self.counts.refuse(1)
+            self.counts.refuse()
             raise
 
     def close(self, reason: str) -> None:
@@ -261,8 +262,8 @@ class Batcher:
         cost, full = tokens * self.model.scale, min(self.queue.token_budget, self.model.budget)
         rate, beside = self.queue.tokens_per_second, 1 if all_cores else self.concurrency.side_by_side
         if cost * 2 >= full:
-            self.queue.tokens_per_second = average_rate(rate, tokens=beside * cost, seconds=seconds)
-        elif 0 < rate * seconds < beside * cost:  # in a small batch, the rate of full ones is higher still
+            self.queue.tokens_per_second = _average_rate(rate, tokens=beside * cost, seconds=seconds)
+        elif 0 < rate * seconds < beside * cost:  # the rate of full batches is higher still
             self.queue.tokens_per_second = beside * cost / seconds
         self.report(
             BatchReport(
@@ -374,6 +375,15 @@ class Dispatcher:
             self.batchers[model].load()
         self._uses_all_cores = not self._in_flight and (selection.all_cores or not self.queue.tokens)
         return batch.jobs
+
+
+def _average_rate(rate: float, *, tokens: float, seconds: float) -> float:
+    """Tokens a second of all runs, from their `rate` and the newest run: the harmonic mean.
+
+    The arithmetic mean of rates is too high.
+    """
+    weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)
+    return 1 / ((1 - weight) / rate + weight * seconds / tokens)
 
 
 def _halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:

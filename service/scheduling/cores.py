@@ -8,9 +8,9 @@ from itertools import chain, islice
 from .queue import RequestQueue
 from .request import WHOLE_BUDGET, Selection
 
-MIN_TOKENS_PER_CORE = 64  # below, all cores together on one batch are faster than a core on each of several
+MIN_TOKENS_PER_CORE = 64  # below, all cores together on a batch are faster than a core on each of several batches
 LONG_TOKENS = 2 * MIN_TOKENS_PER_CORE  # shorter sequences gain nothing by all cores
-MAX_LOOKED_AT = 256  # sequences; behind so many, the other cores have work beside a long one
+MAX_LOOKED_AT = 256  # sequences; behind so many, the other cores have work beside a long sequence
 ALL_CORES_EFFICIENCY = 0.9  # of a sequence on all cores, against as many cores with a sequence each (BERT-base, int8)
 WORTH = 0.95  # long sequences get all cores if the queue is done within this share of the time
 
@@ -33,10 +33,11 @@ class Concurrency:
     def tokens_for_one(self, queued_tokens: int, *, in_flight: int, budget: int) -> int:
         """With per-core sessions: tokens of the next batch, so that all free cores end at the same time.
 
-        Each core gets as many batches as its share needs at `budget` tokens at most, and these are of one size.
+        Each core gets as many batches as its share needs at `budget` tokens at most, and these are of the same size.
         """
-        share = -(-queued_tokens // (self.max_in_flight - in_flight))
-        return max(MIN_TOKENS_PER_CORE, -(-share // -(-share // budget)))
+        share = -(-queued_tokens // (self.max_in_flight - in_flight))  # rounded up, as the next two
+        batches = -(-share // budget)
+        return max(MIN_TOKENS_PER_CORE, -(-share // batches))
 
 
 SERIAL = Concurrency()
@@ -71,7 +72,7 @@ class CoreSharing:
         return self.concurrency.tokens_for_one(queued_tokens, in_flight=in_flight, budget=self.queue.token_budget)
 
     def _for_long_sequences(self, quiet_since: float) -> Selection | None:
-        """The short sequences before long ones, or the first long one; None if each core is to take some of them."""
+        """The short sequences before the first long one, or this; None if each core is to take some of them."""
         was_decided, self._decided_at = self._decided_at == self.queue.last_number, -1
         requests, cores = self.queue.waiting, self.concurrency.max_in_flight
         lengths = list(islice(chain.from_iterable(one.next_lengths for one in requests), MAX_LOOKED_AT + 1))

@@ -23,7 +23,7 @@ class FairOrder:
     virtual_time: float = 0.0  # the cost that equal sharing has served of each unfinished request since `clear`
     unserved: int = 0  # tokens of all requests
     _finishes: dict[int, float] = field(default_factory=dict)  # by number: when equal sharing would finish a request
-    _heap: list[tuple[float, int]] = field(default_factory=list)  # of those, and of former ones
+    _heap: list[tuple[float, int]] = field(default_factory=list)  # of those, and of former requests
     _buckets: dict[int, list[int]] = field(default_factory=dict)  # tokens and cost, by finish divided by the bucket
 
     def cost(self, size: int) -> int:
@@ -50,7 +50,7 @@ class FairOrder:
         self._change_remaining(number, -unserved)
 
     def expect(self, number: int, finish: float, size: int, unserved: int, more: int) -> float:
-        """When request `number` finishes, of which `more` tokens than the `unserved` ones are expected now.
+        """When request `number` finishes, if `more` tokens than `unserved` are expected of it now.
 
         It joined with `size` tokens; `more` may be negative.
         """

@@ -132,7 +132,7 @@ class RequestQueue:
         return size * AGEING_SHARE <= self.max_wait_seconds * self.tokens_per_second
 
     def _latest(self, size: int, now: float) -> float:
-        """Upper bound of the wait of a request of `size`, in seconds: late ones are served first."""
+        """Upper bound, in seconds: no request of `size` waits longer, because late requests are served first."""
         if not self._ages(size):
             return math.inf
         while self._ageing and self._ageing[0][1] not in self._waiting:
@@ -205,10 +205,10 @@ class RequestQueue:
         ageing.extendleft(reversed(idle))
 
     def _take_in_order(self, batch: NextBatch, now: float, half: int) -> None:
-        """A request whose next sequence does not fit the rest keeps its place: it cannot starve, shorter ones pass it.
+        """A request whose next sequence does not fit the rest keeps its place: shorter ones pass it, it cannot starve.
 
         For RECENT_BATCHES batches after a small request, a bulk request (larger than a batch) may use only half of each
-        batch: the next small request neither waits for a full batch to end nor shares one.
+        batch: the next small request neither waits for a full batch to end nor shares it.
         """
         skipped: list[Request] = []
         while self._order and batch.tokens_left > 0 and len(skipped) < MAX_SKIPPED:

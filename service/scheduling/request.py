@@ -68,13 +68,12 @@ class Request:
     inputs: int = 1  # sequences of all chunks, likewise
     model: QueuedModel = FIRST_MODEL
     exclusive: bool = False  # dispatched in a batch of its own
-    number: int = 0  # set on admission: 1 for the first request of its queue or connection
+    number: int = 0  # set on admission: 1 for the first request of its queue
     virtual_finish: float = -math.inf  # set on admission; see FairOrder
     in_order: bool = False  # the queue's order has an entry of it
     aside: bool = False  # taken out of the order until its model is loaded
     queued: int = 0  # cost of the sequences that are sent and not dispatched
-    sent: int = 0  # sequences, as the next
-    dispatched: int = 0
+    sent: int = 0  # sequences
     queue_seconds: float = 0.0  # set when it has ended
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
@@ -128,6 +127,11 @@ class Request:
         return self.queued + self.left
 
     @property
+    def dispatched(self) -> int:
+        """Number of sequences."""
+        return self.sent - sum(len(chunk.lengths) - chunk.dispatched for chunk in self.chunks)
+
+    @property
     def next_lengths(self) -> Iterator[int]:
         """The cost of each sequence that can be dispatched, in order."""
         chunks = () if self.aside else self.chunks
@@ -141,14 +145,12 @@ class Request:
             for at in range(chunk.dispatched, len(chunk.lengths)):
                 length = chunk.lengths[at]
                 if length > most and (jobs or not always_one):
-                    self.dispatched += len(jobs)
                     return jobs
                 jobs.append((chunk, at))
                 chunk.dispatched += 1
                 self.queued -= length
                 most -= length
             self.chunks.popleft()
-        self.dispatched += len(jobs)
         return jobs
 
 

@@ -137,10 +137,10 @@ class WaitLimit:
         return (tokens + load.budget) / load.rate
 
     def _return_seconds(self, size: int, room: float, load: QueueLoad) -> int:
-        """When a refused request may return, in whole seconds: `room` seconds, and those of what was refused before it.
+        """When a refused request may return, in whole seconds: after `room` seconds, in its turn among the refused.
 
-        Within RETURN_DRAINS times the time in which the queue drains, or that of RETURN_REQUESTS such requests if it is
-        longer: if more are refused, they are spread over it.
+        Each of these gets the next free time of the device, up to RETURN_DRAINS times the time in which the queue
+        drains, or the time of RETURN_REQUESTS such requests if that is longer; more requests are spread over this time.
         """
         self._refused += 1
         longest = max(RETURN_DRAINS * load.queued, RETURN_REQUESTS * size) / load.rate

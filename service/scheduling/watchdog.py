@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from .request import SequenceJob
 
-RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
 INTERVALS = 8  # in BERT_RUN_TIMEOUT_SECONDS; an interval that takes more than twice its time does not count
 Clock = Callable[[], float]
 
 
-@dataclass(slots=True, kw_only=True)  # made for each batch: a frozen one takes four times as long
+@dataclass(slots=True, kw_only=True)  # made for each batch: a frozen record takes four times as long
 class BatchReport:
     """A successful run."""
 
@@ -43,18 +42,9 @@ class RequestCounts:
         """Those that wait or run."""
         return self.received - self.answered - self.failed - self.refused - self.cancelled - self.expired
 
-    def refuse(self, requests: int) -> None:
-        self.received += requests
-        self.refused += requests
-
-
-def average_rate(rate: float, *, tokens: float, seconds: float) -> float:
-    """Tokens a second of all runs, from their `rate` and the newest run: the harmonic mean.
-
-    The arithmetic mean of rates is too high.
-    """
-    weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)
-    return 1 / ((1 - weight) / rate + weight * seconds / tokens)
+    def refuse(self) -> None:
+        self.received += 1
+        self.refused += 1
 
 
 @dataclass(slots=True)
