@@ -11,6 +11,7 @@ from packbert.model_export.artifact.batch import Batch, Row, Tokens
 
 from ..errors import (
     DeadlineExceeded,
+    InferenceFailed,
     NotFinite,
     OutOfMemory,
     ServiceError,
@@ -20,28 +21,20 @@ from ..errors import (
 )
 from .cores import SERIAL, Concurrency, CoreSharing
 from .queue import RequestQueue
-from .request import (
-    WHOLE_BUDGET,
-    Chunk,
-    QueuedModel,
-    Request,
-    RunBatch,
-    Selection,
-    SequenceJob,
-    halves,
-    run_error,
-)
-from .wait import WAITS_ALONE, fitting
-from .watchdog import BatchReport, Clock, RequestCounts, RunFailures, Watchdog, average_rate
+from .request import WHOLE_BUDGET, Chunk, QueuedModel, Request, RunBatch, Selection, SequenceJob
+from .wait import WAITS_ALONE
+from .watchdog import BatchReport, Clock, RequestCounts, RunFailures, Watchdog
 
 TIMES_ALONE = WAITS_ALONE + 1  # the default deadline of a large request, in times that it takes alone
+FITTING_SHARE = 0.9  # of what a deadline allows, in the size that an error names
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
+RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 log = logging.getLogger("service")
 
 
 @dataclass(slots=True, eq=False)
 class Batcher:
-    """The requests of one model. `serve` runs batches while requests are admitted; both on one event loop.
+    """The requests of a model. `serve` runs batches while requests are admitted, both on the same event loop.
 
     Several models share a queue and its `dispatcher`. `counts` and `failures` only grow.
     """
@@ -60,7 +53,7 @@ class Batcher:
     model: QueuedModel = field(default_factory=QueuedModel)
     load: Callable[[], None] = lambda: None  # called when a request waits for the model to be loaded
     running: int = 0  # batches
-    suspended: str = ""  # why none but the exclusive requests is admitted: wrong answers, or `load` has failed
+    suspended: str = ""  # why only exclusive requests are admitted: wrong answers, or `load` has failed
     dispatcher: "Dispatcher" = field(init=False)  # see `share`
     _pending: set[Request] = field(default_factory=set)  # admitted and not counted as ended
     _fresh: bool = False  # the model was loaded and has not run a batch since
@@ -91,7 +84,7 @@ class Batcher:
         """The place of a request with so many `tokens` in `inputs` sequences, as expected; `send` brings them.
 
         Its deadline follows its size up to `max_seconds`. Raises and counts what the queue raises, TooMuchForDeadline
-        where the request cannot meet its deadline, and Unavailable while the model is suspended.
+        if the request cannot meet its deadline, and Unavailable while the model is suspended.
         """
         now, counts = self.clock(), self.canaries if exclusive else self.counts
         takes = tokens * self.model.scale / self.queue.tokens_per_second
@@ -106,7 +99,7 @@ class Batcher:
                 raise self._too_much(request, takes, max(0.0, seconds))
             self.queue.admit(request)
         except ServiceError:
-            counts.refuse(1)
+            counts.refuse()
             raise
         counts.received += 1
         self._pending.add(request)
@@ -115,10 +108,10 @@ class Batcher:
 
     def _too_much(self, request: Request, takes: float, seconds: float) -> TooMuchForDeadline:
         size = f"the request has about {request.tokens} tokens, which take about {takes:.1f} s here"
-        way_out = f"{fitting(request.inputs, seconds / takes)}, or a longer x-request-timeout-ms"
-        return TooMuchForDeadline(
-            f"{size}, and its deadline is in {seconds:.1f} s: {way_out} (without it: up to an hour)"
-        )
+        most = int(FITTING_SHARE * (seconds / takes) * request.inputs)
+        less = f"send at most {most} inputs like these at once" if most >= 1 else "send less at once"
+        way_out = f"{less}, or a longer x-request-timeout-ms (without it: up to an hour)"
+        return TooMuchForDeadline(f"{size}, and its deadline is in {seconds:.1f} s: {way_out}")
 
     def send(self, request: Request, chunk: Chunk[Any]) -> "asyncio.Future[None]":
         """The next chunk of an admitted request; done when it has its rows, or the request has failed.
@@ -135,7 +128,7 @@ class Batcher:
         return chunk.done
 
     def leave(self, request: Request, *, answered: bool = False) -> None:
-        """Ends the request and counts how; one that has neither failed nor is `answered` is cancelled."""
+        """Ends the request and counts how: a request that has neither failed nor is `answered` is cancelled."""
         if request not in self._pending:
             return
         request.timer.cancel()
@@ -169,35 +162,40 @@ class Batcher:
         return chunk.rows
 
     def check_admission(self, tokens: int) -> None:
-        """Raises and counts what the queue would for so many tokens: for an estimate before a request is read."""
+        """Raises and counts what the queue raises for so many tokens: for an estimate before a request is read."""
         try:
             self.queue.check_admission(self.model, tokens, self.clock())
         except ServiceError:
-            self.counts.refuse(1)
+            self.counts.refuse()
             raise
 
     def close(self, reason: str) -> None:
-        """Answers every queued request with 503 and rejects new ones; a run in progress still answers its requests."""
+        """Answers every queued request with 503 and refuses others; a run in progress still answers its requests."""
         for request in self.queue.close(reason):
             request.fail(Unavailable(reason))
         self.dispatcher.wake()
 
     def fail_all(self, reason: str) -> None:
-        """As `close`, and the requests of the runs in progress are answered with 503 too: the runs will not end."""
+        """Does what `close` does, and answers the requests of the runs in progress with 503: these will not end."""
         self.close(reason)
         for request in self._pending:
             request.fail(Unavailable(reason))
 
     def suspend(self, reason: str, *, all_requests: bool = False) -> None:
-        """Answers every request but the exclusive ones with 503, those in a run too, until it is called with ""."""
+        """Answers every request with 503, also those in a run, until it is called with "".
+
+        Exclusive requests go on, unless `all_requests`: then those that are here end too.
+        """
         self.suspended = reason
         for request in self._pending if reason else ():
             if all_requests or not request.exclusive:
                 self._fail(request, suspension(reason))
 
     async def hold(self) -> None:
-        """No batch of the model begins from now on; returns when none is in progress. One that was just loaded runs a
-        batch first, if a request waits for it."""
+        """No batch of the model begins from now on; returns when none is in progress.
+
+        A model that was just loaded runs a batch first, if a request waits for it.
+        """
         while self._fresh and any(one.model is self.model and one.queued for one in self.queue.waiting):
             self._progress.clear()
             await self._progress.wait()
@@ -214,7 +212,7 @@ class Batcher:
 
     def expire(self, request: Request) -> None:
         """Only while some of its sequences do not run: a request that is wholly in a run is answered, late or not."""
-        if not request.dispatched_all:
+        if request.unserved:
             waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
             inputs = max(request.inputs, request.sent)
             ran = f"{request.dispatched} of {inputs} inputs had been dispatched"
@@ -231,7 +229,7 @@ class Batcher:
         await self.dispatcher.serve()
 
     async def run_jobs(self, jobs: Sequence[SequenceJob], *, all_cores: bool) -> None:
-        """Runs a batch of this model and delivers its rows. A failed run is halved down to the one that fails."""
+        """Runs a batch of this model and delivers its rows. A failed run is halved down to the sequence that fails."""
         to_run = [jobs]
         self.running += 1
         while to_run:
@@ -264,8 +262,8 @@ class Batcher:
         cost, full = tokens * self.model.scale, min(self.queue.token_budget, self.model.budget)
         rate, beside = self.queue.tokens_per_second, 1 if all_cores else self.concurrency.side_by_side
         if cost * 2 >= full:
-            self.queue.tokens_per_second = average_rate(rate, tokens=beside * cost, seconds=seconds)
-        elif 0 < rate * seconds < beside * cost:  # in a small batch, the rate of full ones is higher still
+            self.queue.tokens_per_second = _average_rate(rate, tokens=beside * cost, seconds=seconds)
+        elif 0 < rate * seconds < beside * cost:  # the rate of full batches is higher still
             self.queue.tokens_per_second = beside * cost / seconds
         self.report(
             BatchReport(
@@ -301,19 +299,19 @@ class Batcher:
             request.put(chunk, index, row)
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
-        return halves(not_finite) if not_finite else []
+        return _halves(not_finite) if not_finite else []
 
     def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
-        """Counts a failed run; returns what is to run again, in halves, or fails the requests where that is nothing."""
+        """Counts a failed run. Returns what is to run again, in halves; if that is nothing, the requests fail."""
         self.failures_in_a_row += 1
         self.failures.failed_runs += 1
         self.failures.out_of_memory += isinstance(error, OutOfMemory)
         if len(jobs) > 1 and self.failures_in_a_row < MAX_FAILURES_TO_SPLIT:
             if isinstance(error, OutOfMemory):
                 self.queue.shrink(sum(chunk.lengths[index] for chunk, index in jobs))
-            return halves(jobs)
+            return _halves(jobs)
         for chunk, index in jobs:
-            self._fail(chunk.request, run_error(error, chunk.first + index if len(jobs) == 1 else None))
+            self._fail(chunk.request, _run_error(error, chunk.first + index if len(jobs) == 1 else None))
         return []
 
 
@@ -334,7 +332,7 @@ class Dispatcher:
         self._sharing = CoreSharing(self.concurrency, self.queue)
 
     async def serve(self) -> None:
-        """As Batcher.serve."""
+        """Runs batches until the queue is closed."""
         await asyncio.gather(*(self._dispatch_loop() for _ in range(self.concurrency.max_in_flight)))
 
     async def _dispatch_loop(self) -> None:
@@ -354,7 +352,7 @@ class Dispatcher:
         self.wake()
 
     def wake(self) -> None:
-        """Something may be ready for dispatch: one idle loop looks, and wakes the next where it leaves some of it."""
+        """Something may be ready for dispatch: an idle loop looks, and wakes the next if it leaves some of it."""
         if self._idle and not (idle := self._idle.pop()).done():
             idle.set_result(None)
 
@@ -377,3 +375,25 @@ class Dispatcher:
             self.batchers[model].load()
         self._uses_all_cores = not self._in_flight and (selection.all_cores or not self.queue.tokens)
         return batch.jobs
+
+
+def _average_rate(rate: float, *, tokens: float, seconds: float) -> float:
+    """Tokens a second of all runs, from their `rate` and the newest run: the harmonic mean.
+
+    The arithmetic mean of rates is too high.
+    """
+    weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)
+    return 1 / ((1 - weight) / rate + weight * seconds / tokens)
+
+
+def _halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:
+    """The first half is last: it is taken first."""
+    middle = len(jobs) // 2
+    return [half for half in (jobs[middle:], jobs[:middle]) if half]
+
+
+def _run_error(error: Exception, index: int | None) -> InferenceFailed:
+    """What a request gets whose run raised `error`; `index`: its sequence that is the cause, None if unknown."""
+    kind = type(error) if isinstance(error, InferenceFailed) else InferenceFailed
+    message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
+    return kind(message, index=index)

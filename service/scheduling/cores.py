@@ -1,4 +1,4 @@
-"""How batches share the device: one by one, one core each, or one long sequence on all cores."""
+"""How batches share the device: one by one, a core each, or a long sequence on all cores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,18 @@ from itertools import chain, islice
 from .queue import RequestQueue
 from .request import WHOLE_BUDGET, Selection
 
-MIN_TOKENS_PER_CORE = 64  # below, all cores together on one batch are faster than one core on each of several
+MIN_TOKENS_PER_CORE = 64  # below, all cores together on a batch are faster than a core on each of several batches
+LONG_TOKENS = 2 * MIN_TOKENS_PER_CORE  # shorter sequences gain nothing by all cores
+MAX_LOOKED_AT = 256  # sequences; behind so many, the other cores have work beside a long sequence
+ALL_CORES_EFFICIENCY = 0.9  # of a sequence on all cores, against as many cores with a sequence each (BERT-base, int8)
+WORTH = 0.95  # long sequences get all cores if the queue is done within this share of the time
 
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """`per_core`: each batch runs on a core of its own, or one alone on all of them.
+    """`per_core`: each batch runs on a core of its own, or alone on all of them.
 
-    Otherwise one batch runs at a time, and the others in flight are prepared and wait for the device.
+    Otherwise a single batch runs at a time, and the others in flight are prepared and wait for the device.
     """
 
     max_in_flight: int = 1  # batches
@@ -27,28 +31,23 @@ class Concurrency:
         return self.max_in_flight if self.per_core else 1
 
     def tokens_for_one(self, queued_tokens: int, *, in_flight: int, budget: int) -> int:
-        """With per-core sessions: tokens for the next batch, so that all free cores end with the queued ones together.
+        """With per-core sessions: tokens of the next batch, so that all free cores end at the same time.
 
-        Each gets as many batches as its share needs at `budget` tokens at most, and these are of one size.
+        Each core gets as many batches as its share needs at `budget` tokens at most, and these are of the same size.
         """
-        share = -(-queued_tokens // (self.max_in_flight - in_flight))
-        return max(MIN_TOKENS_PER_CORE, -(-share // -(-share // budget)))
+        share = -(-queued_tokens // (self.max_in_flight - in_flight))  # rounded up, as the next two
+        batches = -(-share // budget)
+        return max(MIN_TOKENS_PER_CORE, -(-share // batches))
 
 
 SERIAL = Concurrency()
-
-
-LONG_TOKENS = 2 * MIN_TOKENS_PER_CORE  # shorter sequences gain nothing by all cores
-MAX_LOOKED_AT = 256  # sequences; behind so many, the other cores have work beside a long one
-ALL_CORES_EFFICIENCY = 0.9  # of one sequence on all cores, against as many cores with a sequence each (BERT-base, int8)
-WORTH = 0.95  # long sequences get all cores where the queue is done within this share of the time
 
 
 @dataclass(slots=True, eq=False)
 class CoreSharing:
     """Decides on long sequences when no batch runs; any arrival revokes the decision.
 
-    On an idle service the short sequences run first, one per core; then the long one runs on all cores.
+    On an idle service the short sequences run first, each on a core; then the long sequence runs on all cores.
     """
 
     concurrency: Concurrency
@@ -73,7 +72,7 @@ class CoreSharing:
         return self.concurrency.tokens_for_one(queued_tokens, in_flight=in_flight, budget=self.queue.token_budget)
 
     def _for_long_sequences(self, quiet_since: float) -> Selection | None:
-        """The short sequences before long ones, or the first of these; None where each core is to take some of them."""
+        """The short sequences before the first long one, or this; None if each core is to take some of them."""
         was_decided, self._decided_at = self._decided_at == self.queue.last_number, -1
         requests, cores = self.queue.waiting, self.concurrency.max_in_flight
         lengths = list(islice(chain.from_iterable(one.next_lengths for one in requests), MAX_LOOKED_AT + 1))
@@ -90,14 +89,14 @@ class CoreSharing:
         return next((Selection(first=one, all_cores=True) for one in requests if any(one.next_lengths)), None)
 
     def _short_ones(self) -> Selection | None:
-        """A batch that begins with a short sequence; None where no request has one next."""
+        """A batch that begins with a short sequence; None if no request has a short sequence next."""
         short = [one for one in self.queue.waiting if 0 < next(one.next_lengths, 0) < LONG_TOKENS]
         first = min(short, key=lambda one: (one.virtual_finish, one.number), default=None)
         return None if first is None else Selection(tokens=self._short_tokens, first=first)
 
 
 def all_cores_pay(lengths: Sequence[int], cores: int) -> bool:
-    """Whether sequences of these `lengths` are done sooner where some of the longest run on all cores, one by one."""
+    """Whether sequences of these `lengths` are done sooner if some of the longest run on all cores, one by one."""
     ordered = sorted(lengths, reverse=True)
     most = WORTH * _last_end(ordered, cores)
     alone = 0.0

@@ -14,7 +14,7 @@ class FairOrder:
     """Requests in the order in which they would finish if all of them shared the device equally (processor sharing).
 
     Served in that order, each finishes no later than under equal sharing, and a request of its own size or more that
-    arrives later never comes before it. `cost` is a request's size, `minimum_cost` where it is smaller: so requests up
+    arrives later never comes before it. `cost` is a request's size, or `minimum_cost` if that is more: so requests up
     to that size are served first come, first served. What is unserved of all requests costs the same here and under
     equal sharing. O(log n) a request.
     """
@@ -23,7 +23,7 @@ class FairOrder:
     virtual_time: float = 0.0  # the cost that equal sharing has served of each unfinished request since `clear`
     unserved: int = 0  # tokens of all requests
     _finishes: dict[int, float] = field(default_factory=dict)  # by number: when equal sharing would finish a request
-    _heap: list[tuple[float, int]] = field(default_factory=list)  # of those, and of former ones
+    _heap: list[tuple[float, int]] = field(default_factory=list)  # of those, and of former requests
     _buckets: dict[int, list[int]] = field(default_factory=dict)  # tokens and cost, by finish divided by the bucket
 
     def cost(self, size: int) -> int:
@@ -38,7 +38,7 @@ class FairOrder:
         return finish
 
     def serve(self, finish: float, tokens: int, size: int, *, last: bool) -> None:
-        """`tokens` of a request of `size` are served, the `last` ones or not."""
+        """`tokens` of a request of `size` are served; `last`: these are its last."""
         cost = tokens + max(0, self.minimum_cost - size) if last else tokens
         self._count(finish, -tokens, -cost)
         self._serve_equally(cost)
@@ -50,9 +50,9 @@ class FairOrder:
         self._change_remaining(number, -unserved)
 
     def expect(self, number: int, finish: float, size: int, unserved: int, more: int) -> float:
-        """`more` tokens are expected of request `number` than its `unserved` ones, or fewer; when it finishes now.
+        """When request `number` finishes, if `more` tokens than `unserved` are expected of it now.
 
-        It joined with `size` tokens.
+        It joined with `size` tokens; `more` may be negative.
         """
         extra = max(0, self.minimum_cost - size)
         self._count(finish, -unserved, -unserved - extra)
@@ -83,8 +83,8 @@ class FairOrder:
         tokens, cost = -1, 0
         while True:
             limit, before = self._bucket(finish + cost), tokens
-            reached = [one for bucket, one in self._buckets.items() if bucket <= limit]
-            tokens, cost = sum([one[0] for one in reached]), sum([one[1] for one in reached])
+            reached = [unserved for bucket, unserved in self._buckets.items() if bucket <= limit]
+            tokens, cost = sum([tokens for tokens, _ in reached]), sum([cost for _, cost in reached])
             if tokens == before:
                 return max(least, tokens - wanted)
 

@@ -17,7 +17,7 @@ from .wait import QueueLoad, WaitLimit
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
-BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small ones
+BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small requests
 AGEING_SHARE = 8  # only requests that alone take less than an eighth of BERT_MAX_WAIT_SECONDS move forward when late
 
 
@@ -40,9 +40,9 @@ class RequestQueue:
     last_number: int = 0  # of the newest request
     last_arrival: float = -math.inf  # likewise, in seconds
     _waiting: dict[int, Request] = field(default_factory=dict)  # by number, so in the order of their arrival
-    _exclusive: dict[int, Request] = field(default_factory=dict)  # those of them that are
+    _exclusive: dict[int, Request] = field(default_factory=dict)  # the exclusive requests among them
     _order: list[tuple[float, int]] = field(default_factory=list)  # heap: finish and number of those with sequences
-    _ageing: deque[tuple[float, int]] = field(default_factory=deque)  # arrival and number of those, and of former ones
+    _ageing: deque[tuple[float, int]] = field(default_factory=deque)  # arrival and number, also of former requests
     _fair: FairOrder = field(init=False)
     _limit: WaitLimit = field(init=False)
 
@@ -52,7 +52,7 @@ class RequestQueue:
 
     @property
     def waiting_requests(self) -> int:
-        """Without the exclusive ones."""
+        """Without exclusive requests."""
         return len(self._waiting) - len(self._exclusive)
 
     @property
@@ -83,8 +83,8 @@ class RequestQueue:
     def check_admission(self, model: QueuedModel, tokens: int, now: float, *, patience: float = math.inf) -> None:
         """Cheap, also with an estimate before anything is tokenized.
 
-        Raises Unavailable when closed, Overloaded where so many tokens do not fit now or would wait too long,
-        DeadlineTooShort where longer than `patience`.
+        Raises Unavailable when closed, Overloaded if so many tokens do not fit now or would wait too long,
+        DeadlineTooShort if they would wait longer than `patience`.
         """
         if self.closed:
             raise Unavailable(self.closed)
@@ -108,7 +108,7 @@ class RequestQueue:
     def admit(self, request: Request) -> None:
         """Gives the request its place, or raises as `check_admission`.
 
-        An exclusive one bypasses the queue and all limits: the canary must not fail together with user requests.
+        An exclusive request bypasses the queue and all limits: the canary must not fail together with user requests.
         """
         if self.closed:
             raise Unavailable(self.closed)
@@ -132,7 +132,7 @@ class RequestQueue:
         return size * AGEING_SHARE <= self.max_wait_seconds * self.tokens_per_second
 
     def _latest(self, size: int, now: float) -> float:
-        """Upper bound of the wait of a request of `size`, in seconds: late ones are served first."""
+        """Upper bound, in seconds: no request of `size` waits longer, because late requests are served first."""
         if not self._ages(size):
             return math.inf
         while self._ageing and self._ageing[0][1] not in self._waiting:
@@ -141,7 +141,7 @@ class RequestQueue:
         return max(self.max_wait_seconds, now - oldest)
 
     def add(self, request: Request, chunk: Chunk[Any]) -> None:
-        """The next chunk of a request, whose place moves where its size is not the expected one."""
+        """The next chunk of a request, whose place moves if its size is not as expected."""
         queued, before = request.queued, request.queued + request.left
         request.add(chunk)
         more = request.queued + request.left - before
@@ -169,7 +169,7 @@ class RequestQueue:
         """Late requests, then the others in their order, until the token budget or a smaller `selection` is used up.
 
         An exclusive request is first and alone. The first sequence of a batch is taken however long it is, so a batch
-        is empty only where nothing is queued, or all that is queued has expired or waits for its model.
+        is empty only if nothing is queued, or all that is queued has expired or waits for its model.
         """
         batch = NextBatch(min(selection.tokens or self.token_budget, self.token_budget))
         for exclusive in self._exclusive.values():
@@ -205,10 +205,10 @@ class RequestQueue:
         ageing.extendleft(reversed(idle))
 
     def _take_in_order(self, batch: NextBatch, now: float, half: int) -> None:
-        """A request whose next sequence does not fit the rest keeps its place: it cannot starve, shorter ones pass it.
+        """A request whose next sequence does not fit the rest keeps its place: shorter ones pass it, it cannot starve.
 
         For RECENT_BATCHES batches after a small request, a bulk request (larger than a batch) may use only half of each
-        batch: the next small request neither waits for a full batch to end nor shares one.
+        batch: the next small request neither waits for a full batch to end nor shares it.
         """
         skipped: list[Request] = []
         while self._order and batch.tokens_left > 0 and len(skipped) < MAX_SKIPPED:
@@ -241,7 +241,7 @@ class RequestQueue:
         batch.expired.append(request)
 
     def _set_aside(self, batch: NextBatch, request: Request) -> bool:
-        """Whether the request waits for its model, of which the first one tells the dispatcher."""
+        """Whether the request waits for its model; the first request that waits for a model adds it to `to_load`."""
         model = request.model
         if not model.in_memory and not request.aside:
             request.aside, request.in_order = True, False
@@ -254,7 +254,7 @@ class RequestQueue:
     def _take(self, batch: NextBatch, request: Request, max_tokens: int) -> int:
         """Moves the next sequences that fit into `max_tokens` to the batch; how many tokens they have.
 
-        None are moved where the batch has those of another model.
+        Moves nothing if the batch has sequences of another model.
         """
         if batch.model is None:
             batch.model = request.model
@@ -284,7 +284,7 @@ class RequestQueue:
         request.held = held
 
     def remove(self, request: Request) -> None:
-        """Drops what the request has not dispatched. Does nothing where it is not queued."""
+        """Drops what the request has not dispatched. Does nothing if it is not queued."""
         if request.number not in self._waiting:
             return
         if not request.exclusive:
@@ -294,7 +294,7 @@ class RequestQueue:
         self._forget(request)
 
     def close(self, reason: str) -> list[Request]:
-        """Admits no request from now on; removes and returns the queued ones."""
+        """Admits no request from now on; removes and returns those that are queued."""
         self.closed, requests = reason, list(self._waiting.values())
         for request in requests:
             self.remove(request)

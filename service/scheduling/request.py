@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 
-from ..errors import InferenceFailed, ServiceError
+from ..errors import ServiceError
 from ..turns import TRACEPARENT
 
 S = TypeVar("S", bound=Tokens)
@@ -18,12 +18,14 @@ S = TypeVar("S", bound=Tokens)
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class QueuedModel:
-    """A model as the queue sees it, which counts tokens of the service's first model: `cost`. A batch has sequences of
-    one model."""
+    """A model as the queue sees it, which counts tokens of the service's first model: `cost`.
 
-    scale: float = 1.0  # tokens that the first model computes in the time of one of this model
+    A batch has sequences of a single model.
+    """
+
+    scale: float = 1.0  # tokens that the first model computes in the time of a token of this model
     budget: float = math.inf  # of a batch, in cost
-    window: int = 2**62  # tokens of one request that may be sent and have no rows yet
+    window: int = 2**62  # tokens of a request that may be sent and have no rows yet
     in_memory: bool = True  # otherwise its requests are set aside until it is loaded
     aside: int = 0  # of these requests
 
@@ -46,7 +48,7 @@ class Chunk(Generic[S]):
     lengths: list[int] = field(init=False)  # tokens of each sequence; from `Request.add` on their cost
     request: "Request" = field(init=False)  # set when it is sent, as all below
     first: int = field(init=False)  # index of its first sequence in the request
-    rows: list[Row] = field(init=False)  # one for each sequence, empty until computed
+    rows: list[Row] = field(init=False)  # of each sequence, empty until computed
     missing: int = field(init=False)  # rows
     done: "asyncio.Future[None]" = field(init=False)  # all rows are there, or the request has failed
     dispatched: int = 0  # sequences
@@ -66,13 +68,12 @@ class Request:
     inputs: int = 1  # sequences of all chunks, likewise
     model: QueuedModel = FIRST_MODEL
     exclusive: bool = False  # dispatched in a batch of its own
-    number: int = 0  # set on admission: 1 for the first request of its queue or connection
+    number: int = 0  # set on admission: 1 for the first request of its queue
     virtual_finish: float = -math.inf  # set on admission; see FairOrder
     in_order: bool = False  # the queue's order has an entry of it
     aside: bool = False  # taken out of the order until its model is loaded
     queued: int = 0  # cost of the sequences that are sent and not dispatched
-    sent: int = 0  # sequences, as the next
-    dispatched: int = 0
+    sent: int = 0  # sequences
     queue_seconds: float = 0.0  # set when it has ended
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
@@ -113,7 +114,7 @@ class Request:
             chunk.done.set_result(None)
 
     def fail(self, error: ServiceError) -> None:
-        """Ends the request with `error`. Does nothing where it has failed."""
+        """Ends the request with `error`, unless it has failed already."""
         if self.error is None:
             self.error = error
             for chunk in self.unanswered:
@@ -126,8 +127,9 @@ class Request:
         return self.queued + self.left
 
     @property
-    def dispatched_all(self) -> bool:
-        return not self.queued and not self.left
+    def dispatched(self) -> int:
+        """Number of sequences."""
+        return self.sent - sum(len(chunk.lengths) - chunk.dispatched for chunk in self.chunks)
 
     @property
     def next_lengths(self) -> Iterator[int]:
@@ -136,25 +138,23 @@ class Request:
         return chain.from_iterable(islice(chunk.lengths, chunk.dispatched, None) for chunk in chunks)
 
     def dispatch(self, most: int, *, always_one: bool) -> "list[SequenceJob]":
-        """The next sequences that fit into the cost `most`; `always_one`: the first one, however long."""
+        """The next sequences that fit into the cost `most`; `always_one`: also the first sequence, however long."""
         jobs: list[SequenceJob] = []
         while self.chunks:
             chunk = self.chunks[0]
             for at in range(chunk.dispatched, len(chunk.lengths)):
                 length = chunk.lengths[at]
                 if length > most and (jobs or not always_one):
-                    self.dispatched += len(jobs)
                     return jobs
                 jobs.append((chunk, at))
                 chunk.dispatched += 1
                 self.queued -= length
                 most -= length
             self.chunks.popleft()
-        self.dispatched += len(jobs)
         return jobs
 
 
-SequenceJob = tuple[Chunk[Any], int]  # one sequence in a run: its chunk and its index there
+SequenceJob = tuple[Chunk[Any], int]  # a sequence in a run: its chunk and its index there
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -178,21 +178,8 @@ class NextBatch:
     to_load: list[QueuedModel] = field(default_factory=list)  # requests wait for them
 
 
-def halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:
-    """The first half is last: it is taken first."""
-    middle = len(jobs) // 2
-    return [half for half in (jobs[middle:], jobs[:middle]) if half]
-
-
-def run_error(error: Exception, index: int | None) -> InferenceFailed:
-    """What a request gets whose run raised `error`, where its sequence `index` is known to be the cause."""
-    kind = type(error) if isinstance(error, InferenceFailed) else InferenceFailed
-    message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
-    return kind(message, index=index)
-
-
 class RunBatch(Protocol):
-    """A row per sequence, None where the answer is not finite. `all_cores`: no other batch is running."""
+    """A row for each sequence, None if its answer is not finite. `all_cores`: no other batch is running."""
 
     def __call__(
         self, sequences: Sequence[Tokens], *, all_cores: bool

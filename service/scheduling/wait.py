@@ -1,4 +1,4 @@
-"""Whether a new request would wait too long: its estimated wait, and the time after which a refused one may return."""
+"""Whether a new request would wait too long: its estimated wait, and when it may return if it is refused."""
 
 import math
 from collections.abc import Callable
@@ -12,14 +12,13 @@ WAITS_ALONE = 3  # a request may wait so many times the time that it takes alone
 SURE_SHARE = 0.5  # of the longest wait: while all that is queued drains within it, no request is refused for its wait
 RECENT_SECONDS = 3.0  # time constant of the average of what was admitted
 MAX_EXPONENT = 50.0  # the sums are decayed before their weights grow beyond e**50
-CLASSES = 4  # of costs, from one power of two to the next
+CLASSES = 4  # of costs, between powers of two
 MIN_RETRY_SECONDS = 1.0
-FITTING_SHARE = 0.9  # of what a limit allows, in the size that an error names
 # larger requests may age past ours while we wait: x of the longest wait, so that x + x * x = 1 still meets it
 AGED_SHARE = 0.618
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 Arrivals = list[tuple[float, float]]  # tokens a second, and for how many seconds
-RETURN_REQUESTS = 12  # of the same size: of those that fill the queue, only one is admitted in a drain
+RETURN_REQUESTS = 12  # of the same size: if such requests fill the queue, a drain admits only one
 RETURN_DRAINS = 1.75  # with the batches in progress, the last of the refused returns within twice the time
 
 
@@ -74,23 +73,22 @@ class WaitLimit:
 
         A request may wait for `max_wait_seconds`, or for WAITS_ALONE times the time that it takes alone. None is
         refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an estimate
-        counts what may arrive later. `latest` is the longest wait of a request of this size, as the queue serves late
-        ones first: no error names a longer one.
+        counts what may arrive later. `latest` is the longest wait of a request of this size, since the queue serves
+        late requests first: no error names a longer wait.
         """
         over, allowed = load.over, max(self.max_wait_seconds, WAITS_ALONE * size / load.rate)
         longest = min(patience, allowed)
         if over <= 0 and load.queued + size <= SURE_SHARE * longest * load.rate:
             return
         ahead, arriving = self.fair.ahead(size), self._arriving(size, load)
+        least = max(MIN_RETRY_SECONDS * load.rate, over)
         wait = self._drain_seconds(ahead, arriving, load)
         if over <= 0 and wait <= longest:
             return
         if over <= 0 and wait <= allowed:
-            seconds = self._seconds_until(size, longest, MIN_RETRY_SECONDS * load.rate, ahead, arriving, load)
-            retry = math.ceil(seconds)
+            retry = math.ceil(self._seconds_until(size, longest, least, ahead, arriving, load))
             message = f"the request would wait about {wait:.1f} s, and its deadline is in {patience:.1f} s"
             raise DeadlineTooShort(f"{message}: send a longer one, or retry in {retry} s", retry_after=retry)
-        least = max(MIN_RETRY_SECONDS * load.rate, over)
         room = self._seconds_until(size, allowed, least, ahead, arriving, load)
         retry = self._return_seconds(size, room, load)
         limit = f"the longest wait is {allowed:.4g} s (BERT_MAX_WAIT_SECONDS)"
@@ -100,7 +98,7 @@ class WaitLimit:
         raise Overloaded(message, retry_after=retry)
 
     def _drain_seconds(self, ahead: int, arriving: Arrivals, load: QueueLoad) -> float:
-        """The wait of a request with `ahead` tokens before it, to which the `arriving` ones come as they did lately.
+        """The wait of a request behind `ahead` tokens, if smaller requests keep `arriving` at their recent rate.
 
         Larger requests behind it go first once they are late; their number is estimated as if they arrived evenly.
         """
@@ -115,10 +113,10 @@ class WaitLimit:
         return tokens / left
 
     def _arriving(self, size: int, load: QueueLoad) -> Arrivals:
-        """Of smaller requests, how long each comes before a new one, sorted by that time.
+        """How long each class of smaller requests comes before a new request, sorted by that time.
 
-        Where n requests share the device equally, a smaller one comes first only if it arrives before the new one has
-        been served the difference of their costs: within n * difference / rate.
+        If n requests share the device equally, a smaller request comes first only if it arrives before the new request
+        has been served the difference of their costs: within n * difference / rate.
         """
         cost, sharing = self.fair.cost(size), 1 + self.fair.unfinished
         smaller = self.recent.smaller(cost, load.now)
@@ -139,10 +137,10 @@ class WaitLimit:
         return (tokens + load.budget) / load.rate
 
     def _return_seconds(self, size: int, room: float, load: QueueLoad) -> int:
-        """When a refused request may return, in whole seconds: `room` seconds, and those of what was refused before it.
+        """When a refused request may return, in whole seconds: after `room` seconds, in its turn among the refused.
 
-        Within RETURN_DRAINS times the time in which the queue drains, or that of RETURN_REQUESTS such requests if it is
-        longer: if more are refused, they are spread over it.
+        Each of these gets the next free time of the device, up to RETURN_DRAINS times the time in which the queue
+        drains, or the time of RETURN_REQUESTS such requests if that is longer; more requests are spread over this time.
         """
         self._refused += 1
         longest = max(RETURN_DRAINS * load.queued, RETURN_REQUESTS * size) / load.rate
@@ -152,9 +150,3 @@ class WaitLimit:
         else:
             self._returns_until = load.now + before + size / load.rate
         return math.ceil(room + before)
-
-
-def fitting(inputs: int, share: float) -> str:
-    """The way out for a request of which `share` fits."""
-    most = int(FITTING_SHARE * share * inputs)
-    return f"send at most {most} inputs like these at once" if most >= 1 else "send less at once"

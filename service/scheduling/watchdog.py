@@ -1,4 +1,4 @@
-"""Records when each run began and calls back where one does not end in time; counts requests and batches."""
+"""Records when each run began and calls back if a run does not end in time; counts requests and batches."""
 
 import asyncio
 import math
@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from .request import SequenceJob
 
-RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
+INTERVALS = 8  # in BERT_RUN_TIMEOUT_SECONDS; an interval that takes more than twice its time does not count
+Clock = Callable[[], float]
 
 
-@dataclass(slots=True, kw_only=True)  # made for each batch: a frozen one takes four times as long
+@dataclass(slots=True, kw_only=True)  # made for each batch: a frozen record takes four times as long
 class BatchReport:
-    """One successful run."""
+    """A successful run."""
 
     sequences: int
     tokens: int
@@ -41,15 +42,9 @@ class RequestCounts:
         """Those that wait or run."""
         return self.received - self.answered - self.failed - self.refused - self.cancelled - self.expired
 
-    def refuse(self, requests: int) -> None:
-        self.received += requests
-        self.refused += requests
-
-
-def average_rate(rate: float, *, tokens: float, seconds: float) -> float:
-    """Tokens a second, of all runs with `rate` and a newest one: the harmonic mean; that of the rates is too high."""
-    weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)
-    return 1 / ((1 - weight) / rate + weight * seconds / tokens)
+    def refuse(self) -> None:
+        self.received += 1
+        self.refused += 1
 
 
 @dataclass(slots=True)
@@ -62,7 +57,7 @@ class RunFailures:
 class BusyShare:
     """The share of the device that runs have used lately: an exponential average over BUSY_SECONDS."""
 
-    sessions: int = 1  # runs side by side; one alone on all cores counts as all of them
+    sessions: int = 1  # runs side by side; a run alone on all cores counts as all of them
     _running: int = 0  # sessions
     _average: float = 0.0  # at `_since`
     _since: float = 0.0  # seconds
@@ -75,10 +70,6 @@ class BusyShare:
     def at(self, now: float) -> float:
         busy = min(1.0, self._running / self.sessions)
         return busy + (self._average - busy) * math.exp((self._since - now) / BUSY_SECONDS)
-
-
-INTERVALS = 8  # in BERT_RUN_TIMEOUT_SECONDS; one that takes more than twice its time does not count
-Clock = Callable[[], float]
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,8 @@
 """/answer: the parts of a context that answer a question, as transformers' question-answering pipeline finds them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,6 @@ from pydantic_core import PydanticCustomError
 from packbert.model_export.artifact.batch import Row
 
 from ..errors import Invalid
-from ..tokenization.chunks import Chunks, TextChunk, start
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..tokenization.windows import DEFAULT_MAX_TOKENS, WindowOptions
 from ..turns import in_turns
@@ -86,16 +86,12 @@ AnswerResponse = Answers | list[Answers]
 async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
     """For one question an answer, or a list of at most `top_k` if that is more than 1; for a list a list of these."""
     request = merge_parameters(request)
-    inputs = _inputs(request)
-    tasks.check_count(inputs)
+    pairs = _pairs(request)
+    tasks.check_count(pairs)
     if (top_k := request.top_k or 1) > MAX_TOP_K:
         raise Invalid(f"top_k is {top_k}; at most {MAX_TOP_K} are allowed", code="top_k")
     windows = _window_options(tasks, request)
-    pairs = [(one.question, one.context) for one in inputs]
-    options, most = tasks.reading(request, OPTIONS), tasks.limits.max_inputs
-
-    def chunks() -> TextChunk | Chunks:
-        return start(tasks.tokenizer.question_reader(pairs, options, windows, most), tasks.tokenizer.turns)
+    reader = tasks.tokenizer.question_reader(pairs, tasks.reading(request, OPTIONS), windows, tasks.limits.max_inputs)
 
     async def best(result: TaskResult) -> Any:
         found = [_Candidates(context, request, top_k) for _, context in pairs]
@@ -104,17 +100,16 @@ async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
         value = LongList([one.best() async for one in in_turns(found)])
         return value if isinstance(request.inputs, list) else value[0]
 
-    return Task(chunks, best)
+    return Task(partial(tasks.tokenizer.start, reader), best)
 
 
-def _inputs(request: AnswerRequest) -> Sequence[QuestionAndContext]:
-    if isinstance(request.inputs, list):
-        return request.inputs
-    if request.inputs is not None:
-        return [request.inputs]
-    assert request.question is not None
-    assert request.context is not None
-    return [QuestionAndContext(question=request.question, context=request.context)]
+def _pairs(request: AnswerRequest) -> list[tuple[str, str]]:
+    if request.inputs is None:
+        assert request.question is not None
+        assert request.context is not None
+        return [(request.question, request.context)]
+    inputs = request.inputs if isinstance(request.inputs, list) else [request.inputs]
+    return [(one.question, one.context) for one in inputs]
 
 
 def _window_options(tasks: Tasks, request: AnswerParameters) -> WindowOptions:
@@ -136,7 +131,7 @@ def _window_options(tasks: Tasks, request: AnswerParameters) -> WindowOptions:
 
 @dataclass(slots=True)
 class _Candidates:
-    """The answers to one question, from the windows of its context one after another."""
+    """The answers to a question, from the windows of its context one after another."""
 
     context: str
     asked: AnswerParameters
@@ -145,7 +140,7 @@ class _Candidates:
     empty_score: float = 1.0  # that no window has an answer: the least of the windows so far
 
     def add(self, tokens: EncodedText, row: Row) -> None:
-        """The candidates of one window; as the pipeline, more than `top_k`, since words and repetitions merge some.
+        """The candidates of a window; as the pipeline, more than `top_k`, since words and repetitions merge some.
 
         The score of tokens s to e is P_start(s) P_end(e), each the softmax over the context and [CLS].
         """
@@ -164,7 +159,7 @@ class _Candidates:
         known["score"] += score
 
     def best(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The answer, or a list of at most `top_k` where that is more than 1."""
+        """The answer, or a list of at most `top_k` if that is more than 1."""
         found = list(self.answers.values())
         if self.asked.handle_impossible_answer:
             found.append({"score": self.empty_score, "start": 0, "end": 0, "answer": ""})

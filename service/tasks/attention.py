@@ -105,7 +105,7 @@ def expected_cost(tokens: int, numbers: int, sizes: Mapping[str, int]) -> int:
 
 
 def check_size(tokens: EncodedText, each: int) -> None:
-    """Raises Invalid for too many tokens, TooLarge where `each` numbers for each pair of them are too many.
+    """Raises Invalid for too many tokens, TooLarge if `each` numbers for each pair of them are too many.
 
     A cut text has more tokens than the model takes.
     """
@@ -125,7 +125,7 @@ def rollout(attention: NDArray[np.generic]) -> NDArray[np.float64]:
     """Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": [layers, n, n] -> [n, n].
 
     A layer's matrix with its residual is 0.5 A + 0.5 I with rows that add up to 1; the rollout is the product of the
-    layers' matrices, the highest one first.
+    layers' matrices, the highest layer first.
     """
     residual = 0.5 * attention.astype(np.float64) + 0.5 * np.eye(attention.shape[-1])
     residual /= residual.sum(axis=-1, keepdims=True)
@@ -136,7 +136,7 @@ def rollout(attention: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 def _choose(asked: Sequence[int] | None, count: int, name: str) -> list[int]:
-    """The indices asked for, from 0. Raises Invalid for none, for one that does not exist, or for one twice."""
+    """The indices asked for, from 0. Raises Invalid for none, an index that does not exist, or the same index twice."""
     if asked is None:
         return list(range(count))
     if not asked:

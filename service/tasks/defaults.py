@@ -13,7 +13,6 @@ ROOT_HEADS: dict[RootTask, str] = {
     "predict": "labels",
     "tag": "tags",
 }
-OF_CLS = "the raw hidden state of [CLS]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class EmbeddingDefaults:
 
 
 def embedding_defaults(manifest: Manifest, settings: Settings) -> EmbeddingDefaults:
-    """Raises SettingsError where BERT_POOLING names an output that the artifact does not have."""
+    """Raises SettingsError if BERT_POOLING names an output that the artifact does not have."""
     stated = manifest.embedding
     pooling = settings.pooling or stated.pooling
     if pooling not in manifest.heads:
@@ -45,7 +44,7 @@ def embedding_defaults(manifest: Manifest, settings: Settings) -> EmbeddingDefau
 
 
 def is_cross_encoder(manifest: Manifest) -> bool:
-    """A text classifier with one label, as in other servers. Of two labels nothing says which one is relevance."""
+    """A text classifier with a single label, as in other servers. Of two labels nothing says which is relevance."""
     return "labels" in manifest.heads and len(manifest.labels) == 1
 
 
@@ -68,10 +67,10 @@ def root_task(manifest: Manifest, settings: Settings) -> RootTask | None:
 
 
 def describe_defaults(manifest: Manifest, settings: Settings) -> str:
-    """One line for the log. Raises as `embedding_defaults` and `root_task`."""
+    """A line for the log. Raises as `embedding_defaults` and `root_task`."""
     root_task(manifest, settings)  # a task that the artifact cannot do ends the start here, before the model is loaded
     defaults, stated = embedding_defaults(manifest, settings), manifest.embedding
-    made_by = ", ".join(stated.modules) or OF_CLS
+    made_by = ", ".join(stated.modules) or "the raw hidden state of [CLS]"
     own = f" ({made_by})" if defaults.pooling == stated.pooling else ""
     scale = "unit length" if defaults.normalize else "not normalized"
     prompt = f"prompt {stated.default_prompt}" if stated.default_prompt else "no prompt"

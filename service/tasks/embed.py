@@ -1,7 +1,7 @@
 """Vectors of texts, and the similarity of texts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from ..artifact import Manifest
 from ..errors import Invalid, NoSuchHead, ServiceError
-from ..tokenization.chunks import Chunks, TextChunk, start
-from ..tokenization.encoding import EncodeOptions, PromptedTexts, Text, TokenIds
+from ..tokenization.encoding import EncodeOptions, PromptedTexts, Texts, TokenIds
 from ..tokenization.windows import WindowsReader
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
@@ -38,32 +37,27 @@ async def embed(tasks: Tasks, request: EmbedRequest) -> Task:
 
 
 async def embed_texts(
-    tasks: Tasks,
-    texts: Sequence[str] | TokenIds,
-    request: EmbeddingFields,
-    *,
-    beside: int = 0,
-    accepts_empty: bool = False,
+    tasks: Tasks, texts: Sequence[str] | TokenIds, request: EmbeddingFields, *, beside: int = 0
 ) -> Task:
-    """As `embed`; `beside` as in `Tasks.chunks`."""
+    """[texts, dimensions] float32; `beside` as in `Tasks.chunks`."""
     pooling = _choose_pooling(tasks, request)
     options = OPTIONS[pooling]
     prompted, prompt = prepend_prompt(tasks, texts, request)
     if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
         options = await _options_without(tasks, prompt, tasks.reading(request, options))
     if isinstance(request, WindowFields) and asks_for_windows(request, request):
-        windows = await windows_of_prompted(tasks, prompted, prompt, request, tasks.reading(request, options))
-        return Task(windows.chunks, partial(_answer, tasks, request, pooling, windows))
+        windows = await read_windows(tasks, prompted, request, tasks.reading(request, options), prompt=prompt)
+        return Task(partial(tasks.tokenizer.start, windows), partial(_answer, tasks, request, pooling, windows))
     chunks = partial(tasks.chunks, prompted, request, options, beside=beside)
-    return Task(chunks, partial(_answer, tasks, request, pooling, None), accepts_empty=accepts_empty)
+    return Task(chunks, partial(_answer, tasks, request, pooling, None))
 
 
 async def _answer(
-    tasks: Tasks, request: EmbeddingFields, pooling: str, windows: "Windows | None", result: TaskResult
+    tasks: Tasks, request: EmbeddingFields, pooling: str, windows: WindowsReader | None, result: TaskResult
 ) -> Floats:
     defaults, vectors = tasks.embedding, [row[pooling][0] for row in result.rows]
     if windows is not None:
-        vectors = await windows.combine(result, vectors, mean)
+        vectors = await combine_windows(windows, result, vectors, mean)
     kept = defaults.kept_dimensions if pooling == defaults.pooling and request.dimensions is None else None
     if kept is not None and request.normalize is not None:  # cut, then scaled, if the request says so
         request = request.model_copy(update={"dimensions": kept})
@@ -76,7 +70,7 @@ async def _answer(
 def read_inputs(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields) -> list[str] | TokenIds:
     """The texts or the token ids of a request.
 
-    Raises Invalid where the client does not say that the ids are of this model's tokenizer, and for a prompt of ids.
+    Raises Invalid if the client does not say that the ids are of this model's tokenizer, and for a prompt of ids.
     """
     if isinstance(inputs, str):
         return [inputs]
@@ -109,18 +103,23 @@ def find_prompt(manifest: Manifest, request: VectorFields) -> str:
 
     Raises Invalid for a name that the checkpoint does not have, or for both a name and a text.
     """
-    stated = manifest.embedding
     if request.prompt is not None:
         if request.prompt_name is not None:
             raise Invalid("prompt and prompt_name are both set: send one of them", code="prompt")
         return request.prompt
-    name = stated.default_prompt if request.prompt_name is None else request.prompt_name
+    name = manifest.embedding.default_prompt if request.prompt_name is None else request.prompt_name
     if not name and request.prompt_name is None:
         return ""
-    if name not in stated.prompts:
-        known = f"it has {', '.join(stated.prompts)}" if stated.prompts else "it has none"
-        raise Invalid(f"this model has no prompt {name!r}; {known}. /embed also takes a text, `prompt`", code="prompt")
-    return stated.prompts[name]
+    return stated_prompt(manifest, name, way_out=". /embed also takes a text, `prompt`")
+
+
+def stated_prompt(manifest: Manifest, name: str, *, way_out: str = "") -> str:
+    """The checkpoint's prompt of that name. Raises Invalid, with the `way_out`, if it has no such prompt."""
+    prompts = manifest.embedding.prompts
+    if name not in prompts:
+        known = f"it has {', '.join(prompts)}" if prompts else "it has none"
+        raise Invalid(f"this model has no prompt {name!r}; {known}{way_out}", code="prompt")
+    return prompts[name]
 
 
 def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
@@ -155,7 +154,7 @@ def check_dimensions(request: VectorFields, width: int) -> None:
 
 async def stack_vectors(vectors: Sequence[Floats], request: EmbeddingFields, *, normalize: bool) -> Floats:
     """[vectors, ...], each as of `cut_and_scale`."""
-    if len(vectors) <= VECTORS_AT_ONCE:  # np.array: np.stack takes ten times as long for one vector
+    if len(vectors) <= VECTORS_AT_ONCE:  # np.array: np.stack takes ten times as long for a single vector
         return cut_and_scale(np.array(vectors), request, normalize=normalize)
     starts = in_turns(range(0, len(vectors), VECTORS_AT_ONCE))
     parts = [await stack_vectors(vectors[i : i + VECTORS_AT_ONCE], request, normalize=normalize) async for i in starts]
@@ -170,13 +169,13 @@ def cut_and_scale(vectors: Floats, request: EmbeddingFields, *, normalize: bool)
 
 
 async def _options_without(tasks: Tasks, prompt: str, options: EncodeOptions) -> EncodeOptions:
-    """Leaves out of pooling as many tokens as the prompt alone has: [CLS] is one of them, its last [SEP] is not."""
+    """Leaves out of pooling as many tokens as the prompt alone has, with [CLS] and without its last [SEP]."""
     (alone,) = await tasks.tokenizer.encode([prompt], options, "right")
     return replace(options, pooled_from=len(alone) - 1)
 
 
 def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
-    """Raises Invalid where texts are also to be cut."""
+    """Whether texts are read as windows. Raises Invalid if they are also to be cut."""
     if fields.long is None and fields.stride is None:
         return False
     if request.truncate not in (None, False, "NONE"):
@@ -185,47 +184,32 @@ def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
     return True
 
 
-@dataclass(slots=True, eq=False)
-class Windows:
-    """Texts that are read as windows, each of which counts as an input, and one answer made of those of each text."""
-
-    tasks: Tasks
-    texts: Sequence[Text]
-    fields: WindowFields
-    options: EncodeOptions
-    prompt: int = 0  # tokens that every window begins with
-    _reader: WindowsReader = field(init=False)
-
-    def chunks(self) -> TextChunk | Chunks:
-        tasks = self.tasks
-        tasks.check_count(self.texts)
-        self._reader = tasks.tokenizer.window_reader(
-            self.texts, self.options, stride=self.fields.stride, prompt=self.prompt, most=tasks.limits.max_inputs
-        )
-        return start(self._reader, tasks.tokenizer.turns)
-
-    async def combine(self, result: TaskResult, answers: Sequence[Floats], combine: Combine) -> list[Floats]:
-        """The answer of each text, from those of all windows; that of a text of one window is untouched."""
-        added, own = np.array(self._reader.added, np.int64), windows_of_texts(result)
-        return [
-            answers[one.start] if one.stop - one.start == 1 else combine(np.stack(answers[one]), added[one])
-            async for one in in_turns(own)
-        ]
-
-
-async def windows_of_prompted(
-    tasks: Tasks, texts: Sequence[str], prompt: str, fields: WindowFields, options: EncodeOptions
-) -> Windows:
-    """Windows that all begin with the prompt, up to the model's limit."""
+async def read_windows(
+    tasks: Tasks, texts: Texts, fields: WindowFields, options: EncodeOptions, *, prompt: str = ""
+) -> WindowsReader:
+    """Windows, each of which begins with the prompt, as every text does, and counts as an input."""
     size = 0
     if prompt:
         (alone,) = await tasks.tokenizer.encode([prompt], replace(options, spans=True), "right")
         size = int((alone.spans[:, 0] >= 0).sum())  # without the special tokens around it
-    return Windows(tasks, texts, fields, options, size)
+    tasks.check_count(texts)
+    most = tasks.limits.max_inputs
+    return tasks.tokenizer.window_reader(texts, options, stride=fields.stride, prompt=size, most=most)
+
+
+async def combine_windows(
+    windows: WindowsReader, result: TaskResult, answers: Sequence[Floats], combine: Combine
+) -> list[Floats]:
+    """The answer of each text, from the answers of all windows; the answer of a single window stays as it is."""
+    added, own = np.array(windows.added, np.int64), windows_of_texts(result)
+    return [
+        answers[one.start] if one.stop - one.start == 1 else combine(np.stack(answers[one]), added[one])
+        async for one in in_turns(own)
+    ]
 
 
 def windows_of_texts(result: TaskResult) -> list[slice]:
-    """Where the windows of each text are among the rows; their numbers are in the result from now on."""
+    """The places of each text's windows among the rows; their numbers are in the result from now on."""
     result.windows = np.bincount(result.owners).tolist()
     ends = np.cumsum(result.windows).tolist()
     return list(map(slice, [0, *ends[:-1]], ends))
@@ -270,10 +254,8 @@ async def similarities(
     second: Sequence[str],
     fields: TruncationFields,
     locate: Callable[[ServiceError], None],
-    *,
-    accepts_empty: bool = False,
 ) -> Task:
-    """[second] float32: of each text and that of `first` at its place, or the only one, by the vectors of `embed`.
+    """[second] float32: of each text and the text of `first` at its place, or its only text, by the vectors of `embed`.
 
     `locate` as in `Task`, for an error of all texts.
     """
@@ -281,13 +263,13 @@ async def similarities(
     # of unit length for a cosine; for another function as `encode` gives them
     normalize = True if tasks.manifest.embedding.similarity in ("", "cosine") else None
     request = EmbeddingFields.model_construct(**shared, normalize=normalize)
-    task = await embed_texts(tasks, [*first, *second], request, beside=count, accepts_empty=accepts_empty)
+    task = await embed_texts(tasks, [*first, *second], request, beside=count)
 
     def show(value: Floats, _: TaskResult) -> Floats:
         vectors = value.astype(np.float64)
         return compare(tasks.manifest, vectors[:count], vectors[count:]).astype(np.float32)
 
-    return task.then(show)._replace(locate=locate)
+    return task.then(show, locate=locate)
 
 
 def locate_behind(name: str, count: int, error: ServiceError) -> None:

@@ -26,9 +26,13 @@ from .inputs import (
     as_list,
     merge_parameters,
 )
-from .joint import OUTPUTS, choose_beam, fill_together
+from .joint import DEFAULT_TOP_K, OUTPUTS, choose_beam, fill_together
 from .passes import Ids, Scores, describe_word, score_words, word_score
 from .results import LongList
+
+MAX_ANSWER_TOKENS = 4_000_000  # in the sequences of a response: about 30 MB, and 30 MB of JSON
+MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so many tokens
+MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
 
 
 class FillMaskParameters(Body):
@@ -93,18 +97,12 @@ class JointCandidate(BaseModel):
     sequence: str = Field(description="the text with all pieces", examples=["paris is the capital of france."])
 
 
-MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
+MaskCandidates = list[Candidate] | list[list[Candidate]]  # of an input with a single mask, with several
 FillMaskResponse = MaskCandidates | list[MaskCandidates] | list[JointCandidate] | list[list[JointCandidate]]
 
 
-DEFAULT_TOP_K = 5
-MAX_ANSWER_TOKENS = 4_000_000  # in the sequences of a response: about 30 MB, and 30 MB of JSON
-MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so many tokens
-MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
-
-
 async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> Task:
-    """One input (or a list of one) gives one result, a longer list a list of results."""
+    """A single input, also in a list, gives a result; a longer list gives a list of results."""
     asked = merge_parameters(request)
     if asked.joint:
         return await _fill_together(tasks, asked)
@@ -140,20 +138,14 @@ async def _fill_words(tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, 
             per_mask.append([one | describe_word(tasks, ids, logs[mask, ids]) for one, ids in own])
         return _unwrap(per_mask)
 
-    scoring, scores = await score_words(tasks, texts, list(words))
-
-    async def answer(result: TaskResult) -> Any:
-        pairs = zip(texts, await scores(result), strict=True)
-        return _unwrap([await describe(text, logs) async for text, logs in in_turns(pairs)])
-
-    return scoring._replace(answer=answer)
+    return (await score_words(tasks, texts, list(words), describe)).then(lambda value, _: _unwrap(value))
 
 
 async def _fill_together(tasks: Tasks, asked: FillMaskRequest) -> Task:
     """For `joint`: a list of candidates for each input, of which each fills all masks."""
     if asked.targets is not None:
         raise Invalid("targets are scored at each mask by itself, and joint fills all: send one of them", code="joint")
-    beam, top_k = choose_beam(tasks, asked.beam, asked.top_k, DEFAULT_TOP_K)
+    beam, top_k = choose_beam(tasks, asked.beam, asked.top_k)
     texts = await _read(tasks, asked, AnswerSize(tasks, top_k, joint=True))
     task = await fill_together(tasks, texts, beam=beam, top_k=top_k)
     return task if len(texts) > 1 else task.then(lambda value, _: value[0])
@@ -214,8 +206,8 @@ def _top_k(tasks: Tasks, asked: FillMaskRequest) -> int:
 async def find_targets(tasks: Tasks, targets: Sequence[str], *, first_piece: bool) -> dict[Ids, str]:
     """The vocabulary ids to score, each with the first of the targets that they stand for.
 
-    Raises Invalid for a target without pieces or with an unknown one. With `first_piece` the first piece stands for the
-    target, be it the unknown token, and a target without pieces is left out: as transformers' FillMaskPipeline does.
+    Raises Invalid for a target without pieces or with an unknown piece. With `first_piece` the first piece stands for
+    the target, be it the unknown token, and a target without pieces is left out, as in transformers' FillMaskPipeline.
     """
     if len(targets) > MAX_TOP_K:
         raise Invalid(f"{len(targets)} targets; at most {MAX_TOP_K} are allowed: split them", code="targets")
@@ -231,7 +223,7 @@ async def find_targets(tasks: Tasks, targets: Sequence[str], *, first_piece: boo
 
 
 def _check_known(tasks: Tasks, target: str, ids: Sequence[int]) -> None:
-    """Raises Invalid where `target` has no pieces, or one that is not in the vocabulary."""
+    """Raises Invalid if `target` has no pieces, or a piece that is not in the vocabulary."""
     tokenizer, unknown = tasks.tokenizer, tasks.manifest.special_tokens.get("unk", -1)
     if ids and (unknown not in ids or target == tokenizer.piece(unknown)):
         return
@@ -267,7 +259,7 @@ async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: 
 
 
 def _unwrap(answers: list[Any]) -> Any:
-    """Those of several texts or masks; the only one without a list."""
+    """The answers of several texts or masks; a single answer without a list."""
     return LongList(answers) if len(answers) > 1 else answers[0]
 
 

@@ -32,7 +32,7 @@ class TaskResult:
     value: Any = None
     sequences: list[EncodedText] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)  # the input of each sequence, ascending: an input may be windows
-    rows: list[Row] = field(default_factory=list)  # one for each sequence, but for those that the task has taken
+    rows: list[Row] = field(default_factory=list)  # of each sequence, but for those that the task has taken
     windows: Sequence[int] = ()  # of a request for windows: how many each text has
     truncated: int = 0  # number of inputs that were cut
     tokens: int = 0
@@ -42,7 +42,7 @@ class TaskResult:
     format_seconds: float = 0.0  # set by HTTP, which writes the value as bytes
     received: float = 0.0  # when the rows arrived, by time.perf_counter
     compared: Sequence[Any] | None = None  # by a shadow: vectors, first candidates; None: those in the value
-    model: str = ""  # digest of the model that answered, in a service where it can be swapped
+    model: str = ""  # digest of the model that answered, in a service that can swap it
 
     @property
     def stage_seconds(self) -> tuple[float, float, float, float]:
@@ -62,13 +62,13 @@ class Task(NamedTuple):
     locate: Callable[[ServiceError], None] | None = None  # names the field of the input that an error has the index of
     accepts_empty: bool = False  # a text without tokens is read as its special tokens
 
-    def then(self, shape: Callable[[Any, TaskResult], Any]) -> "Task":
-        """This task with its value in another shape."""
+    def then(self, shape: Callable[[Any, TaskResult], Any], **changes: Any) -> "Task":
+        """This task with its value in another shape, and with `changes` of its other fields."""
 
         async def answer(result: TaskResult) -> Any:
             return shape(await self.answer(result), result)
 
-        return self._replace(answer=answer)
+        return self._replace(answer=answer, **changes)
 
 
 Read = Callable[["Tasks", Any], Awaitable[Task]]  # of a request model
@@ -164,6 +164,18 @@ async def answer_request(tasks: Tasks, read: Read, request: Any) -> TaskResult:
     return result
 
 
+def check_sum(size: Callable[[TextChunk], int], check: Callable[[int], None]) -> Check:
+    """`check` gets the sum of the `size` of the chunks so far, and may raise."""
+    total = 0
+
+    def add(chunk: TextChunk) -> None:
+        nonlocal total
+        total += size(chunk)
+        check(total)
+
+    return add
+
+
 async def _run(queue: Batcher, task: Task, chunks: TextChunk | Chunks, result: TaskResult, started: float) -> None:
     """Runs the model on the chunks, of which at most a window is in the queue; `result` gets their rows.
 
@@ -180,11 +192,11 @@ async def _run(queue: Batcher, task: Task, chunks: TextChunk | Chunks, result: T
             result.owners += chunk.owners
             queue.send(request, chunk)
             sent.append(chunk)
-            while sent and (later is None or chunk.needs_rows or _is_full(request, sent)):
-                await sent[0].done
-                _take(sent.popleft(), result)
             if later is None:
                 break
+            while sent and (chunk.needs_rows or _is_full(request, sent)):
+                await sent[0].done
+                _take(sent.popleft(), result)
             rows, began = None, time.perf_counter()
             if chunk.needs_rows:
                 rows, result.rows = result.rows, []
@@ -228,7 +240,7 @@ def _admit(queue: Batcher, task: Task, first: TextChunk, result: TaskResult, sta
 def check_chunk(chunk: TextChunk, check: Check | None, *, accepts_empty: bool = False) -> None:
     """Raises Invalid for a text without tokens, with its index, and what `check` raises.
 
-    `accepts_empty`: only for one without special tokens too, which leaves the model nothing to read.
+    `accepts_empty`: only for a text without special tokens too, which leaves the model nothing to read.
     """
     for index, one in zip(chunk.owners, chunk.work, strict=True):
         if one.empty and not (accepts_empty and len(one.ids)):
@@ -238,7 +250,7 @@ def check_chunk(chunk: TextChunk, check: Check | None, *, accepts_empty: bool = 
 
 
 def _is_full(request: Request, sent: Sequence[TextChunk]) -> bool:
-    """Whether a window is in the queue; two chunks may always be: while one ends, the next one runs."""
+    """Whether a window is in the queue; two chunks may always be there: while one ends, the other runs."""
     return len(sent) > 1 and sum([chunk.tokens for chunk in sent]) > request.model.window
 
 

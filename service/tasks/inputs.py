@@ -9,6 +9,22 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from ..errors import Invalid
 from ..tokenization.encoding import Direction, Text
 
+MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
+MAX_ATTENTION = 128  # tokens of an /attention request
+POOLINGS = (
+    "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
+    "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
+    "request says so (/embed alone); multi: the vectors of tokens of ColBERT and BGE-M3, of unit length, of documents "
+    "or with prompt_name query of queries (/embed alone); null: the default in /info"
+)
+PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
+PROMPT_NAME = "one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
+TOKEN_IDS = "token ids only with `tokenizer`"
+OWN_TOKENIZER = "the name of this model (/v1/models), where the inputs are token ids of its own tokenizer"
+NO_EFFECT = "accepted for clients of other servers; has no effect"
+TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
+SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
+TWO_TEXTS = "a pair has two texts, this one has {}"
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
@@ -28,20 +44,6 @@ TextsOrIds = StringOrList | FailFastList[int] | FailFastList[FailFastList[TokenI
 Pooling = Literal["cls", "mean", "pooler", "sentence", "none", "multi"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]
-MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
-MAX_ATTENTION = 128  # tokens of an /attention request
-POOLINGS = (
-    "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
-    "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
-    "request says so (/embed alone); multi: the vectors of tokens of ColBERT and BGE-M3, of unit length, of documents "
-    "or with prompt_name query of queries (/embed alone); null: the default in /info"
-)
-PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
-PROMPT_NAME = "one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
-TOKEN_IDS = "token ids only with `tokenizer`"
-OWN_TOKENIZER = "the name of this model (/v1/models), where the inputs are token ids of its own tokenizer"
-NO_EFFECT = "accepted for clients of other servers; has no effect"
-TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
 
 def _refuse_base64(value: object) -> object:
@@ -53,7 +55,6 @@ def _refuse_base64(value: object) -> object:
     return value
 
 
-SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
 OnlyFloat = Annotated[Literal["float"], BeforeValidator(_refuse_base64)]
 
 
@@ -133,7 +134,7 @@ class EmbeddingFields(VectorFields):
     normalize: bool | None = Field(None, description="scale each vector to unit length; null: the default in /info")
 
     def refuse_vector_fields(self) -> None:
-        """Raises Invalid for a field that applies to vectors alone, where a classifier's scores are asked for."""
+        """Raises Invalid for a field that applies to vectors alone, if a classifier's scores are asked for."""
         of_vectors = (name for name in EmbeddingFields.model_fields if name not in TruncationFields.model_fields)
         if given := [name for name in of_vectors if getattr(self, name) is not None]:
             way_out = "leave it out" if len(given) == 1 else "leave them out"
@@ -165,9 +166,6 @@ class EmbedRequest(ClientFields, EmbedParameters):
 class Pair(Body):
     text: str
     text_pair: str
-
-
-TWO_TEXTS = "a pair has two texts, this one has {}"
 
 
 def as_text(one: str | Pair | Sequence[str], index: int, *, alone: bool = False, wrong: str = TWO_TEXTS) -> Text:

@@ -1,7 +1,7 @@
 """/fill-mask with `joint`: all masks of a text filled together, by a beam search.
 
 In each round every text of the beam fills the mask whose best candidate is the most probable, and the texts with the
-highest sums of log-probabilities are kept. All rounds of all inputs are one request to the queue.
+highest sums of log-probabilities are kept. All rounds of all inputs are a single request to the queue.
 """
 
 import math
@@ -23,6 +23,7 @@ from .passes import check_cost, name_passes
 from .results import LongList
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
+DEFAULT_TOP_K = 5
 DEFAULT_BEAM, MAX_BEAM = 10, 64
 WAY_OUT = "lower beam, or send fewer or shorter texts"
 OPEN = -1  # the piece of a mask that is not filled yet
@@ -49,7 +50,7 @@ class Filled:
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """The beam of one text."""
+    """The beam of a text."""
 
     text: EncodedText
     beam: int
@@ -76,7 +77,7 @@ class Search:
             number, rank = divmod(candidate, self.beam)
             mask, ids, logs = choices[number]
             filled = self.states[number].fill(mask, ids[rank], logs[rank])
-            found.setdefault(filled.pieces, filled)  # of texts that two orders filled alike the one with the higher sum
+            found.setdefault(filled.pieces, filled)  # if two orders fill a text alike, the order with the higher sum
             if len(found) == self.beam:
                 break
         self.states = list(found.values())
@@ -97,8 +98,8 @@ def _most_certain(state: Filled, row: Row, beam: int) -> tuple[int, list[int], l
     return state.open_masks()[best], row["top_ids"][best, :beam].tolist(), np.minimum(logs[best], 0.0).tolist()
 
 
-def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None, default_top_k: int) -> tuple[int, int]:
-    """The width of the beam and the number of candidates. Raises Invalid where one of them is too large."""
+def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None) -> tuple[int, int]:
+    """The width of the beam and the number of candidates. Raises Invalid if either is too large."""
     most = min(MAX_BEAM, tasks.manifest.sizes["vocabulary"])
     for name, value in (("beam", beam), ("top_k", top_k)):
         if value is not None and value > most:
@@ -106,7 +107,7 @@ def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None, default_top_k
     if beam is None:
         beam = min(most, max(DEFAULT_BEAM, top_k or 0))
     if top_k is None:
-        top_k = min(default_top_k, beam)
+        top_k = min(DEFAULT_TOP_K, beam)
     if top_k > beam:
         message = f"top_k is {top_k}, and a beam of {beam} keeps no more than {beam} candidates"
         raise Invalid(f"{message}: raise beam, or lower top_k", code="top_k")
@@ -116,7 +117,7 @@ def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None, default_top_k
 async def fill_together(tasks: Tasks, texts: Sequence[EncodedText], *, beam: int, top_k: int) -> Task:
     """For each text a list of the `top_k` best ways to fill all of its masks, as `JointCandidate` documents.
 
-    Raises TooLarge where all rounds together could be more than the queue takes at once.
+    Raises TooLarge if all rounds together could be more than the queue takes at once.
     """
     passes = [1 + beam * (len(text.masks) - 1) for text in texts]
     count, tokens = sum(passes), sum(n * len(text) for n, text in zip(passes, texts, strict=True))
@@ -131,7 +132,7 @@ async def fill_together(tasks: Tasks, texts: Sequence[EncodedText], *, beam: int
 
 
 async def _rounds(searches: Sequence[Search], tokens: int) -> Chunks:
-    """The passes of each round, made from the rows of the one before it; all have `tokens` tokens at most."""
+    """The passes of each round, made from the rows of the round before; all have `tokens` tokens at most."""
     while left := [(index, one) for index, one in enumerate(searches) if not one.done]:
         size = sum(len(search.text) * len(search.states) for _, search in left)
         tokens -= size

@@ -1,6 +1,6 @@
 """/score with `inputs`: how likely sentences are to a masked language model, as pseudo-log-likelihoods.
 
-The sum of each token's log-probability where it alone is masked (Salazar et al. 2020), or, by default, it and the later
+The sum of each token's log-probability if it alone is masked (Salazar et al. 2020), or, by default, it and the later
 tokens of its word (Kauf and Ivanova 2023). Every token is a pass of the model.
 """
 
@@ -57,7 +57,7 @@ LikelihoodResponse = Likelihood | list[Likelihood]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sentence:
-    """One text as the model takes it, and its tokens that are scored."""
+    """A text as the model takes it, and its tokens that are scored."""
 
     ids: Ints  # [length]
     types: Ints  # [length]
@@ -80,7 +80,7 @@ class Sentence:
 async def score_sentences(tasks: Tasks, texts: Sequence[str], request: TruncationFields, variant: Variant) -> Task:
     """For each text what `Likelihood` documents.
 
-    Raises NoSuchHead, Invalid with the text's index, and TooLarge where the passes are more than the queue takes.
+    Raises NoSuchHead, Invalid with the text's index, and TooLarge if the passes are more than the queue takes.
     """
     tasks.require_head("fill_mask")
     if tasks.tokenizer.mask_id < 0:
@@ -112,7 +112,7 @@ def _check_tokens(most: int, tokens: int) -> None:
 
 
 def _sentence(details: TokenDetails, limit: int, direction: Direction | None, index: int) -> Sentence:
-    """Raises Invalid for a text without tokens, and for one with more than `limit` where nothing may be cut."""
+    """Raises Invalid for a text without tokens, and for a text with more than `limit` if nothing may be cut."""
     own = np.flatnonzero(details.special == 0)
     if not len(own):
         raise no_tokens("input", index)
@@ -154,7 +154,7 @@ def _passes(sentence: Sentence, variant: Variant, mask_id: int) -> Iterator[Enco
 
 
 def _word_ends(words: Sequence[int | None]) -> list[int]:
-    """For each token one past the last token of its word."""
+    """For each token the index behind the last token of its word."""
     ends = list(range(1, len(words) + 1))
     for n in range(len(words) - 2, -1, -1):
         if words[n] is not None and words[n] == words[n + 1]:
@@ -163,7 +163,7 @@ def _word_ends(words: Sequence[int | None]) -> list[int]:
 
 
 def _describe(tokenizer: Tokenizer, sentence: Sentence, rows: Sequence[Row], variant: Variant) -> dict[str, Any]:
-    """One text as in the response."""
+    """A text as in the response."""
     details, spans = sentence.details, sentence.details.spans[sentence.details_at].tolist()
     scored: list[dict[str, Any]] = []
     for at, word, (start, stop), row in zip(sentence.details_at, sentence.words, spans, rows, strict=True):

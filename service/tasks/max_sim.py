@@ -28,14 +28,14 @@ def options_of(tasks: Tasks, side: str) -> EncodeOptions:
 
 
 def own_vectors(tasks: Tasks, side: str, tokens: EncodedText, row: Row) -> NDArray[Any]:
-    """[vectors, width] of a text: those of its tokens that have one."""
+    """[vectors, width] of a text: of its tokens that have a vector."""
     return row["multi"][~np.isin(tokens.ids, tasks.manifest.sides[side].skipped)]
 
 
 async def score_by_tokens(
     tasks: Tasks, queries: Sequence[str], documents: Sequence[str], request: TruncationFields
 ) -> Task:
-    """[documents] float64: the score of each document for the query at its place, or for the only one.
+    """[documents] float64: the score of each document for the query at its place, or for the only query.
 
     The index of an error is that of a document; an error of a query has none.
     """

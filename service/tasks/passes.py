@@ -16,10 +16,15 @@ from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks, in_chunks
 
 WAY_OUT = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
+FEWER_TARGETS = "send fewer or shorter targets, or fewer texts at once"
+OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
+Ids = tuple[int, ...]
+Step = tuple[int, Ids]  # the number of pieces of a target, and those of them that are filled in
+Scores = dict[tuple[int, Ids], float]  # index of the mask, ids of a target -> its log-probability
 
 
 def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
-    """Raises TooLarge where passes with so many `tokens` in all are more than the queue takes at once."""
+    """Raises TooLarge if passes with so many `tokens` in all are more than the queue takes at once."""
     most = tasks.limits.max_tokens
     if tokens > most:
         cost = f"the request takes {passes} passes of the model with {tokens} tokens in all"
@@ -33,19 +38,12 @@ def name_passes(count: int, error: ServiceError) -> None:
         error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
 
 
-OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
-FEWER_TARGETS = "send fewer or shorter targets, or fewer texts at once"
-Ids = tuple[int, ...]
-Step = tuple[int, Ids]  # the number of pieces of a target, and those of them that are filled in
-Scores = dict[tuple[int, Ids], float]  # index of the mask, ids of a target -> its log-probability
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The passes of targets at one mask, whatever the text."""
+    """The passes of targets at a mask, whatever the text."""
 
     targets: Sequence[Ids]
-    single: Ids  # the targets of one piece
+    single: Ids  # the targets of a single piece
     steps: Mapping[Step, Ids]  # of the others: the next pieces to score
 
     @staticmethod
@@ -65,11 +63,14 @@ class Plan:
 
 
 async def score_words(
-    tasks: Tasks, texts: Sequence[EncodedText], targets: Sequence[Ids]
-) -> tuple[Task, Callable[[TaskResult], Awaitable[list[Scores]]]]:
-    """A task with all passes; and what makes of its result the log-probabilities of the targets at each mask of a text.
+    tasks: Tasks,
+    texts: Sequence[EncodedText],
+    targets: Sequence[Ids],
+    describe: Callable[[EncodedText, Scores], Awaitable[Any]],
+) -> Task:
+    """What `describe` makes of each text and of the log-probabilities of the targets at its masks, in all passes.
 
-    Raises Invalid with the text's index where a target does not fit the model's limit, TooLarge for too many passes.
+    Raises Invalid with the text's index if a target does not fit the model's limit, TooLarge for too many passes.
     """
     plan, longest = Plan.of(targets), max(map(len, targets))
     for index, text in enumerate(texts):
@@ -79,19 +80,20 @@ async def score_words(
     check_cost(tasks, count, tokens, FEWER_TARGETS)
     mask_id = tasks.tokenizer.mask_id
 
-    async def scores(result: TaskResult) -> list[Scores]:
-        result.truncated, found, first = sum(text.truncated for text in texts), list[Scores](), 0
+    async def answer(result: TaskResult) -> list[Any]:
+        result.truncated, described, first = sum(text.truncated for text in texts), list[Any](), 0
         async for text, (passed, _) in in_turns(zip(texts, costs, strict=True)):
-            found.append(await _scores(plan, len(text.masks), result.rows[first : first + passed]))
+            scores = await _scores(plan, len(text.masks), result.rows[first : first + passed])
+            described.append(await describe(text, scores))
             first += passed
-        return found
+        return described
 
     passes = ((index, one) for index, text in enumerate(texts) for one in _passes(plan, text, mask_id))
-    return Task(partial(in_chunks, passes, tokens), scores, locate=partial(name_passes, count)), scores
+    return Task(partial(in_chunks, passes, tokens), answer, locate=partial(name_passes, count))
 
 
 def check_fit(tasks: Tasks, length: int, pieces: int, index: int) -> None:
-    """Raises Invalid where a text with one mask replaced by `pieces` masks is longer than the model takes."""
+    """Raises Invalid if a text with a mask replaced by `pieces` masks is longer than the model takes."""
     limit = tasks.manifest.max_tokens
     if (size := length + pieces - 1) > limit:
         message = f"input has {length} tokens, and {size} with a mask for each of a target's {pieces} pieces"
@@ -100,7 +102,7 @@ def check_fit(tasks: Tasks, length: int, pieces: int, index: int) -> None:
 
 
 def describe_word(tasks: Tasks, ids: Ids, log_probability: float) -> dict[str, Any]:
-    """What a candidate has where a target of its request has several pieces."""
+    """What a candidate has if a target of its request has several pieces."""
     return {
         "tokens": list(ids),
         "pieces": [tasks.tokenizer.piece(token_id) for token_id in ids],
@@ -110,12 +112,12 @@ def describe_word(tasks: Tasks, ids: Ids, log_probability: float) -> dict[str, A
 
 
 def word_score(ids: Ids, log_probability: float) -> float:
-    """Makes targets of one and of several pieces comparable."""
+    """The score of a target, comparable between targets of different numbers of pieces."""
     return math.exp(log_probability / len(ids))
 
 
 def _passes(plan: Plan, text: EncodedText, mask_id: int) -> Iterator[EncodedText]:
-    """The text as it is for targets of one piece, then the steps of the others at each mask."""
+    """The text as it is for targets of a single piece, then the steps of the others at each mask."""
     if plan.single:
         yield replace(text, outputs=OUTPUTS, targets=plan.single)
     for mask in text.masks:
@@ -127,7 +129,7 @@ def _passes(plan: Plan, text: EncodedText, mask_id: int) -> Iterator[EncodedText
 
 
 async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:
-    """From the rows of one text's passes, in the order of `_passes`."""
+    """From the rows of a text's passes, in the order of `_passes`."""
     remaining, scores = iter(rows), Scores()
     if plan.single:
         row = next(remaining)

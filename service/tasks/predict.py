@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import Invalid
 from ..tokenization.encoding import EncodeOptions, Text
 from ..turns import in_turns
-from .embed import Combine, Windows, asks_for_windows, largest, mean
+from .embed import Combine, asks_for_windows, combine_windows, largest, mean, read_windows
 from .flow import Task, TaskResult, Tasks
 from .inputs import (
     PARAMETERS,
@@ -27,8 +27,11 @@ from .inputs import (
 )
 from .results import LongList
 
-Strategy = Literal["none", "simple", "first", "average", "max"]
+OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
+TEXT_OR_PAIR = "an input is a text or a pair, this one has {} texts"
+WINDOW_FUNCTIONS: dict[str, Combine] = {"mean": mean, "max": largest}
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
+Floats = NDArray[np.float64]
 
 
 class ZeroShotFields(Body):
@@ -78,21 +81,6 @@ class PredictRequest(ClientFields, PredictParameters):
     )
 
 
-class TagParameters(WindowFields):
-    aggregation_strategy: Strategy | None = Field(
-        None,
-        description="none (default): single tokens; simple: groups; first, average, max: groups of whole words, each "
-        "with the tag of its first token, of its tokens' mean scores, or of its most certain token; windows need one "
-        "other than none",
-    )
-    ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
-
-
-class TagRequest(ClientFields, TruncationFields, TagParameters):
-    inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
-    parameters: TagParameters | None = Field(None, description=PARAMETERS)
-
-
 class Label(BaseModel):
     label: str = Field(examples=["positive"])
     score: float = Field(examples=[0.93])
@@ -106,24 +94,8 @@ class ZeroShotLabels(BaseModel):
     scores: list[float] = Field(examples=[[0.93, 0.07]])
 
 
-class Tag(BaseModel):
-    entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
-    entity_group: str = Field("", description="with any other aggregation_strategy", examples=["PER"])
-    score: float = Field(examples=[0.99])
-    index: int = Field(0, description="index of the token, with aggregation_strategy none", examples=[4])
-    word: str = Field(examples=["clara"])
-    start: int = Field(description="first character in the text", examples=[11])
-    end: int = Field(description="one past the last character", examples=[16])
-
-
 ZeroShotResponse = Annotated[ZeroShotLabels | list[ZeroShotLabels], Field(description="with candidate_labels")]
 PredictResponse = list[Label] | list[list[Label]] | ZeroShotResponse
-TagResponse = list[Tag] | list[list[Tag]]
-
-
-OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
-TEXT_OR_PAIR = "an input is a text or a pair, this one has {} texts"
-Floats = NDArray[np.float64]
 
 
 async def predict(tasks: Tasks, request: PredictRequest) -> Task:
@@ -136,20 +108,21 @@ async def predict(tasks: Tasks, request: PredictRequest) -> Task:
     request = merge_parameters(request)
     score, combine, windows = _score_function(tasks, request), _window_function(request), None
     if combine is not None:
-        windows = Windows(tasks, texts, request, tasks.reading(request, OPTIONS))
+        windows = await read_windows(tasks, texts, request, tasks.reading(request, OPTIONS))
 
     async def answer(result: TaskResult) -> Any:
         scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
         if windows is not None and combine is not None:
-            scores = await windows.combine(result, scores, combine)
+            scores = await combine_windows(windows, result, scores, combine)
         ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])
         return ranked[0] if single else ranked
 
-    return Task(windows.chunks if windows else partial(tasks.chunks, texts, request, OPTIONS), answer)
+    read = partial(tasks.chunks, texts, request, OPTIONS)
+    return Task(partial(tasks.tokenizer.start, windows) if windows else read, answer)
 
 
 def _window_function(request: PredictRequest) -> Combine | None:
-    """How the scores of a text's windows become one; None for a request without windows."""
+    """What makes a text's scores of those of its windows; None for a request without windows."""
     if asks_for_windows(request, request):
         return WINDOW_FUNCTIONS[request.window_scores or "mean"]
     if request.window_scores is not None:
@@ -159,7 +132,7 @@ def _window_function(request: PredictRequest) -> Combine | None:
 
 
 def _score_function(tasks: Tasks, request: PredictRequest) -> Callable[[Floats], Floats]:
-    """Raises Invalid where raw_scores contradicts function_to_apply."""
+    """Raises Invalid if raw_scores contradicts function_to_apply."""
     if not request.raw_scores:
         return SCORE_FUNCTIONS[request.function_to_apply or tasks.manifest.label_scores]
     if request.function_to_apply not in (None, "none"):
@@ -178,12 +151,11 @@ def sigmoid(logits: Floats) -> Floats:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * logits))  # never overflows
 
 
-WINDOW_FUNCTIONS: dict[str, Combine] = {"mean": mean, "max": largest}
 SCORE_FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {"softmax": softmax, "sigmoid": sigmoid, "none": lambda x: x}
 
 
 def _texts(inputs: str | Pair | Sequence[str | Pair | list[str]]) -> tuple[list[Text], bool]:
-    """The texts or pairs, and whether they are a single input. A list of two strings is one pair, as in TEI."""
+    """The texts or pairs, and whether they are a single input. A list of two strings is a pair, as in TEI."""
     if isinstance(inputs, str | Pair):
         return [as_text(inputs, 0, wrong=TEXT_OR_PAIR)], True
     strings = [one for one in inputs if isinstance(one, str)]

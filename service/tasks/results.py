@@ -9,7 +9,7 @@ class LongList(list[Any]):
 
 
 class MadeList(Sequence[Any]):
-    """As LongList, but each answer is made when it is read: memory holds the bytes of all, and the values of one."""
+    """A long list whose answers are made when they are read: memory holds the bytes of all, and the values of one."""
 
     def __init__(self, make: Callable[..., Any], *columns: Any) -> None:  # sequences or arrays
         self._make, self._columns = make, columns
@@ -32,4 +32,4 @@ def as_lists(value: Any) -> Any:
 
 
 class LongObject(dict[str, Any]):
-    """An object with long values: HTTP writes each in chunks, and as NPY its one array."""
+    """An object with long values: HTTP writes each in chunks, and as NPY its only array."""

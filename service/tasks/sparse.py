@@ -67,7 +67,7 @@ def check_answer_size(weights: int) -> None:
 
 
 def _require(tasks: Tasks, force: bool) -> None:
-    """Raises NoSuchHead where the checkpoint was not trained for sparse vectors, or cannot make them."""
+    """Raises NoSuchHead if the checkpoint was not trained for sparse vectors, or cannot make them."""
     manifest = tasks.manifest
     if "sparse" in manifest.heads:
         return
@@ -78,14 +78,14 @@ def _require(tasks: Tasks, force: bool) -> None:
 
 
 def _weights(activation: str, row: Row) -> list[dict[str, Any]]:
-    """The weights of one text, as in the response."""
+    """The weights of a text, as in the response."""
     weights = word_weights(row["sparse_logits"], activation).tolist()
     pairs = zip(row["sparse_places"][:, 1].tolist(), weights, strict=True)
     return [{"index": index, "value": value} for index, value in pairs]
 
 
 def _weights_of_tokens(manifest: Manifest, tokens: EncodedText, row: Row) -> list[dict[str, Any]]:
-    """The largest weight of each word of one text; special tokens but the mask have none."""
+    """The largest weight of each word of a text; special tokens but the mask have none."""
     special = [number for name, number in manifest.special_tokens.items() if name != "mask"]
     found = zip(tokens.ids.tolist(), row[TOKEN_WEIGHTS][:, 0].tolist(), strict=True)
     largest = dict(sorted((index, value) for index, value in found if value > 0 and index not in special))

@@ -2,18 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from ..errors import Invalid, TooLarge
-from ..tokenization.chunks import TextChunk
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..turns import in_turns
-from .embed import Windows, asks_for_windows, windows_of_texts
-from .flow import Task, TaskResult, Tasks
-from .inputs import as_list, merge_parameters
-from .predict import Floats, TagParameters, TagRequest, softmax
+from .embed import asks_for_windows, read_windows, windows_of_texts
+from .flow import Task, TaskResult, Tasks, check_sum
+from .inputs import (
+    PARAMETERS,
+    ClientFields,
+    FailFastList,
+    StringOrList,
+    TruncationFields,
+    WindowFields,
+    as_list,
+    merge_parameters,
+)
+from .predict import Floats, softmax
 from .results import LongList
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
@@ -24,6 +34,35 @@ WORD_SCORES: dict[str, Callable[[Floats], Floats]] = {  # strategy -> the scores
     "max": lambda scores: scores[scores.max(axis=-1).argmax()],
 }
 Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in the response
+Strategy = Literal["none", "simple", "first", "average", "max"]
+
+
+class TagParameters(WindowFields):
+    aggregation_strategy: Strategy | None = Field(
+        None,
+        description="none (default): single tokens; simple: groups; first, average, max: groups of whole words, each "
+        "with the tag of its first token, of its tokens' mean scores, or of its most certain token; windows need one "
+        "other than none",
+    )
+    ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
+
+
+class TagRequest(ClientFields, TruncationFields, TagParameters):
+    inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
+    parameters: TagParameters | None = Field(None, description=PARAMETERS)
+
+
+class Tag(BaseModel):
+    entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
+    entity_group: str = Field("", description="with any other aggregation_strategy", examples=["PER"])
+    score: float = Field(examples=[0.99])
+    index: int = Field(0, description="index of the token, with aggregation_strategy none", examples=[4])
+    word: str = Field(examples=["clara"])
+    start: int = Field(description="first character in the text", examples=[11])
+    end: int = Field(description="one past the last character", examples=[16])
+
+
+TagResponse = list[Tag] | list[list[Tag]]
 
 
 async def tag(tasks: Tasks, request: TagRequest) -> Task:
@@ -33,7 +72,7 @@ async def tag(tasks: Tasks, request: TagRequest) -> Task:
         if request.aggregation_strategy in (None, "none"):
             message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
             raise Invalid(f"{message}: send simple, first, average or max", code="stride")
-        windows = Windows(tasks, texts, request, tasks.reading(request, OPTIONS))
+        windows = await read_windows(tasks, texts, request, tasks.reading(request, OPTIONS))
 
     async def answer(result: TaskResult) -> Any:
         value: list[list[Tagged]] = [[] for _ in texts]
@@ -45,26 +84,19 @@ async def tag(tasks: Tasks, request: TagRequest) -> Task:
                 value[index] = _join_windows(value[index])
         return LongList(value) if isinstance(request.inputs, list) else value[0]
 
-    chunks = windows.chunks if windows else partial(tasks.chunks, texts, request, OPTIONS)
-    return Task(chunks, answer, _size_check(tasks.limits.max_tokens))
+    read = partial(tasks.chunks, texts, request, OPTIONS)
+    check = check_sum(attrgetter("tokens"), partial(_check_tokens, tasks.limits.max_tokens))
+    return Task(partial(tasks.tokenizer.start, windows) if windows else read, answer, check)
 
 
-def _size_check(most: int) -> Callable[[TextChunk], None]:
-    """Adds up the chunks of a request; raises TooLarge where they have more than `most` tokens."""
-    tokens = 0
-
-    def check(chunk: TextChunk) -> None:
-        nonlocal tokens
-        tokens += chunk.tokens
-        if tokens > most:
-            limit = f"at most {most} are tagged at once (nine tenths of BERT_MAX_WAITING_TOKENS): send it in parts"
-            raise TooLarge(f"the texts have {tokens} tokens or more; {limit}")
-
-    return check
+def _check_tokens(most: int, tokens: int) -> None:
+    if tokens > most:
+        limit = f"at most {most} are tagged at once (nine tenths of BERT_MAX_WAITING_TOKENS): send it in parts"
+        raise TooLarge(f"the texts have {tokens} tokens or more; {limit}")
 
 
 def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: TagParameters) -> list[Tagged]:
-    """The tokens or groups of one sequence, without the labels to ignore; `scores` [length, tags]."""
+    """The tokens or groups of a sequence, without the labels to ignore; `scores` [length, tags]."""
     tagged, strategy = _tag_tokens(tasks, text, tokens, scores), asked.aggregation_strategy or "none"
     ignored = OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
     if strategy in WORD_SCORES:
@@ -75,7 +107,7 @@ def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, 
 
 
 def _join_windows(groups: Sequence[Tagged]) -> list[Tagged]:
-    """Of groups that overlap, which two windows found, the longer; of equally long ones that of the higher score.
+    """Of groups that overlap, which two windows found, the longer; of equally long groups the more certain.
 
     As TokenClassificationPipeline.aggregate_overlapping_entities.
     """
@@ -109,9 +141,11 @@ def _tag_words(
     scores: Floats,
     combine: Callable[[Floats], Floats],
 ) -> list[Tagged]:
-    """The words of the text's own tokens, each with one tag. As TokenClassificationPipeline.gather_pre_entities finds
-    them: a token continues a word if its piece is longer than its characters (##ing), or, for vocabularies without
-    such a prefix, if no space is before it."""
+    """The words of the text's own tokens, each with a tag, as TokenClassificationPipeline.gather_pre_entities finds.
+
+    A token continues a word if its piece is longer than its characters (##ing), or, for vocabularies without such a
+    prefix, if no space is before it.
+    """
     unknown, marked = tasks.manifest.special_tokens.get("unk"), tasks.tokenizer.marks_subwords
     words: list[list[Tagged]] = []
     for token in tagged:
@@ -138,7 +172,7 @@ def _tag_word(tasks: Tasks, word: Sequence[Tagged], scores: Floats) -> Tagged:
 
 
 def _group(tasks: Tasks, tagged: Sequence[Tagged]) -> list[Tagged]:
-    """Neighbours of one entity together; a B- starts a new group."""
+    """Neighbours of the same entity together; a B- starts a new group."""
     groups: list[list[Tagged]] = []
     for token in tagged:
         same = groups and _entity(token) == _entity(groups[-1][-1])

@@ -11,6 +11,7 @@ from ..errors import Invalid, TooLarge
 from ..tokenization.encoding import PromptedTexts, Text, Texts
 from ..tokenization.tokens import TokenDetails, count_tokens, describe_tokens
 from ..turns import in_turns
+from .embed import stated_prompt
 from .flow import Task, TaskResult, Tasks
 from .inputs import FailFastList, ModelField, Pair, SpecialTokensField, as_text
 from .results import MadeList
@@ -88,18 +89,11 @@ async def decode(tasks: Tasks, request: DecodeRequest) -> Task:
 
 
 def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
-    inputs, prompt = request.inputs, _prompt(tasks, request.prompt_name)
+    inputs, name = request.inputs, request.prompt_name
+    prompt = "" if name is None else stated_prompt(tasks.manifest, name)
     listed = inputs if isinstance(inputs, list) else [inputs]
     texts = [as_text(one, index, wrong=WRONG_PAIR) for index, one in enumerate(listed)]
     return PromptedTexts(prompt, texts) if prompt else texts
-
-
-def _prompt(tasks: Tasks, name: str | None) -> str:
-    prompts = tasks.manifest.embedding.prompts
-    if name is not None and name not in prompts:
-        known = f"it has {', '.join(prompts)}" if prompts else "it has none"
-        raise Invalid(f"this model has no prompt {name!r}; {known}", code="prompt")
-    return "" if name is None else prompts[name]
 
 
 def check_answer_size(tokens: int) -> None:
@@ -121,7 +115,7 @@ async def _check_ids(rows: Sequence[Sequence[int]], vocabulary: int, most: int) 
 
 
 def _show(tasks: Tasks, text: Text, tokens: TokenDetails, *, details: bool) -> MadeList:
-    """The tokens of one input, as in the response: each is made when it is written, since a text may have 100,000."""
+    """The tokens of an input, as in the response: each is made when it is written, since a text may have 100,000."""
     sides, tokenizer = (text,) if isinstance(text, str) else text, tasks.tokenizer
     unknown = tasks.manifest.special_tokens.get("unk")
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from operator import attrgetter
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,22 +12,22 @@ from pydantic import BaseModel, Field
 from packbert.model_export.artifact.batch import LAST
 
 from ..errors import Invalid, TooLarge
-from ..tokenization.chunks import TextChunk
 from ..tokenization.encoding import EncodedText, EncodeOptions, TokenIds
 from ..tokenization.tokens import TokenDetails, describe_tokens
 from ..turns import in_turns
 from .embed import (
     asks_for_windows,
     check_dimensions,
+    combine_windows,
     cut_and_scale,
     embed,
     mean,
     prepend_prompt,
     read_inputs,
+    read_windows,
     stack_vectors,
-    windows_of_prompted,
 )
-from .flow import Task, TaskResult, Tasks
+from .flow import Check, Task, TaskResult, Tasks, check_sum
 from .inputs import (
     EmbedAllResponse,
     EmbedRequest,
@@ -39,12 +40,19 @@ from .inputs import (
 from .max_sim import options_of, own_vectors
 from .results import LongObject, MadeList
 
+OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # by pooling
+OF_TEXTS = ("pieces", "words", "long", "stride")  # fields that need texts instead of token ids
+MAX_LAYER_WEIGHT = 1_000_000  # far from what float32 cannot hold
+MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
+VECTOR = [[[0.1, -0.2]]]
+Floats = NDArray[np.float32]
+
 
 def find_words(tokens: EncodedText, details: TokenDetails) -> list[slice]:
     """The tokens of each word of a text, in its order; special tokens belong to none.
 
     `tokens` have spans, and may be cut on a side; `details` are the whole text's, without special tokens. A word is
-    what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, where the tokenizer
+    what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, if the tokenizer
     splits them.
     """
     own = np.flatnonzero(tokens.spans[:, 0] >= 0)
@@ -64,15 +72,11 @@ def average_words(states: NDArray[np.generic], words: Sequence[slice]) -> NDArra
     return np.stack(means, axis=-2).astype(np.float32)
 
 
-OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # by pooling
-Floats = NDArray[np.float32]
-
-
 async def embed_layers(tasks: Tasks, request: EmbedRequest) -> Task:
     """The states of `request.layers`, float32.
 
-    One array for all texts with pooling cls and mean: [texts, layers, hidden], or [texts, width] where layers are
-    joined. With pooling none an array for each text: [layers, tokens, hidden], or [tokens, width].
+    With pooling cls and mean an array for all texts: [texts, layers, hidden], or [texts, width] if layers are joined.
+    With pooling none an array for each text: [layers, tokens, hidden], or [tokens, width].
     """
     tasks.require_head("layers")
     pooling = request.pooling or tasks.embedding.pooling
@@ -96,24 +100,24 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest) -> Task:
     windows = None
     if asks_for_windows(request, request):
         check_answer_size(len(texts), hidden * len(layers), of="texts")
-        windows = await windows_of_prompted(tasks, texts, prompt, request, tasks.reading(request, options))
+        windows = await read_windows(tasks, texts, request, tasks.reading(request, options), prompt=prompt)
 
     async def answer(result: TaskResult) -> Any:
         rows = [row[OUTPUTS[pooling]] for row in result.rows]
-        rows = rows if windows is None else await windows.combine(result, rows, mean)
+        rows = rows if windows is None else await combine_windows(windows, result, rows, mean)
         joined = [join(row)[..., 0, :] async for row in in_turns(rows)]
         return await stack_vectors(joined, request, normalize=tasks.embedding.normalize)
 
     if windows is not None:
-        return Task(windows.chunks, answer)
-    check = _size_check(hidden * len(layers), of="texts")
-    return Task(partial(tasks.chunks, texts, request, options), answer, check)
+        return Task(partial(tasks.tokenizer.start, windows), answer)
+    check = partial(check_answer_size, width=hidden * len(layers), of="texts")
+    return Task(partial(tasks.chunks, texts, request, options), answer, check_sum(lambda chunk: len(chunk.work), check))
 
 
 def choose_layers(asked: Sequence[int], count: int) -> list[int]:
-    """The numbers of the layers, of `count` layers after the embeddings, whose number is 0; negative ones count back.
+    """The numbers of the layers, of `count` layers after the embeddings, whose number is 0; -1 is the last layer.
 
-    Raises Invalid for none, a layer that the model does not have, or the same one twice.
+    Raises Invalid for none, a layer that the model does not have, or the same layer twice.
     """
     if not asked:
         raise Invalid("layers is empty: name at least one, 0 for the embeddings, -1 for the last layer", code="layers")
@@ -129,7 +133,7 @@ def choose_layers(asked: Sequence[int], count: int) -> list[int]:
 
 
 def join_layers(states: NDArray[np.generic], how: LayerPooling | None) -> Floats:
-    """`states` [layers, tokens, hidden] as [tokens, width]; as they are where `how` is None."""
+    """`states` [layers, tokens, hidden] as [tokens, width]; as they are if `how` is None."""
     if how is None:
         return np.asarray(states, np.float32)
     if how == "concat":
@@ -148,11 +152,6 @@ def _check_weights(how: LayerPooling | None, layers: int) -> None:
     if wrong := [weight for weight in how if not abs(weight) <= MAX_LAYER_WEIGHT]:
         limits = f"send numbers from -{MAX_LAYER_WEIGHT:,} to {MAX_LAYER_WEIGHT:,}"
         raise Invalid(f"layer_pooling has the weight {wrong[0]:g}: {limits}", code="layer_pooling")
-
-
-VECTOR = [[[0.1, -0.2]]]
-MAX_LAYER_WEIGHT = 1_000_000  # far from what float32 cannot hold
-MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
 
 
 class EmbedAllRequest(TextsWithPrompt):
@@ -217,7 +216,7 @@ async def embed_multi(tasks: Tasks, request: EmbedRequest) -> Task:
     async def answer(result: TaskResult) -> MadeList:
         return MadeList(shape, MadeList(partial(own_vectors, tasks, side), result.sequences, result.rows))
 
-    check = _size_check(request.dimensions or width, of="tokens")
+    check = _token_check(request.dimensions or width)
     return Task(partial(tasks.chunks, texts, request, options_of(tasks, side)), answer, check)
 
 
@@ -254,19 +253,11 @@ def _of_tokens(
         vectors = shape(average_words(array, words))
         return LongObject(words=_words(tasks, text, tokens, words), vectors=vectors) if request.pieces else vectors
 
-    return Task(partial(tasks.chunks, texts, request, options), answer, _size_check(width, of="tokens"))
+    return Task(partial(tasks.chunks, texts, request, options), answer, _token_check(width))
 
 
-def _size_check(width: int, *, of: Literal["tokens", "texts"]) -> Callable[[TextChunk], None]:
-    """Adds up the chunks of a request as they are made; raises as `check_answer_size`."""
-    count = 0
-
-    def check(chunk: TextChunk) -> None:
-        nonlocal count
-        count += chunk.tokens if of == "tokens" else len(chunk.work)
-        check_answer_size(count, width, of=of)
-
-    return check
+def _token_check(width: int) -> Check:
+    return check_sum(attrgetter("tokens"), partial(check_answer_size, width=width))
 
 
 def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
@@ -279,7 +270,7 @@ def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
 
 
 def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
-    """The tokens of one text, as in the response."""
+    """The tokens of a text, as in the response."""
     shown = []
     for token_id, (start, stop) in zip(tokens.ids.tolist(), tokens.spans.tolist(), strict=True):
         special = start < 0
@@ -289,7 +280,7 @@ def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
 
 
 def _words(tasks: Tasks, text: str, tokens: EncodedText, words: Sequence[slice]) -> list[dict[str, Any]]:
-    """The words of one text, as in the response."""
+    """The words of a text, as in the response."""
     spans, ids, shown = tokens.spans.tolist(), tokens.ids.tolist(), []
     for word in words:
         start, stop = spans[word.start][0], spans[word.stop - 1][1]
@@ -298,7 +289,6 @@ def _words(tasks: Tasks, text: str, tokens: EncodedText, words: Sequence[slice])
     return shown
 
 
-OF_TEXTS = ("pieces", "words", "long", "stride")
 VectorsOfLayers = Annotated[list[list[Vectors]], Field(description="with layers: for each input and layer")]
 VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[PiecesAndVectors] | list[WordsAndVectors]
 

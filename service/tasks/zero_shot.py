@@ -4,6 +4,7 @@ As transformers' ZeroShotClassificationPipeline (Yin et al., 2019, Benchmarking 
 """
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from string import Formatter
 from typing import Any
 
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.rows import Ints
 
 from ..errors import Invalid, NoSuchHead, TooLarge
-from ..tokenization.chunks import Chunks, TextChunk, start
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
 from .inputs import Pair, merge_parameters
@@ -43,9 +43,7 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
     hypotheses = _hypotheses(labels, request.hypothesis_template or TEMPLATE, tasks.tokenizer.max_characters)
     options, truncation = tasks.reading(request, OPTIONS), tasks.truncation(request)
     ids = await tasks.tokenizer.read(hypotheses, _read_ids, special_tokens=options.special_tokens)
-
-    def chunks() -> TextChunk | Chunks:
-        return start(tasks.tokenizer.hypothesis_reader(texts, ids, options, truncation), tasks.tokenizer.turns)
+    reader = tasks.tokenizer.hypothesis_reader(texts, ids, options, truncation)
 
     async def answer(result: TaskResult) -> Any:
         logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
@@ -54,7 +52,7 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
         found = LongList([_rank(text, labels, row) async for text, row in in_turns(zip(texts, scores, strict=True))])
         return found if isinstance(request.inputs, list) else found[0]
 
-    return Task(chunks, answer)
+    return Task(partial(tasks.tokenizer.start, reader), answer)
 
 
 def find_entailment(labels: Sequence[str]) -> int:
@@ -70,7 +68,7 @@ def entailment_scores(logits: Floats, entailment: int, *, alone: bool) -> Floats
     """[texts, labels] of [texts, labels, classes]: the softmax of entailment over all labels.
 
     `alone`, and for a single label: of each label over contradiction and entailment. Contradiction is the first class,
-    or the last one where entailment is the first.
+    or the last class if entailment is the first.
     """
     if not alone and logits.shape[1] > 1:
         return softmax(logits[..., entailment])
@@ -79,8 +77,10 @@ def entailment_scores(logits: Floats, entailment: int, *, alone: bool) -> Floats
 
 
 def as_elements(value: Any) -> Any:
-    """[{label, score}], as hosted endpoints answer their clients, also for a list of one text; a list of them for
-    several."""
+    """[{label, score}], as hosted endpoints answer their clients, also for a list of a single text.
+
+    For several texts a list of these.
+    """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A request's texts as chunks of sequences: some texts at a time, in turns with other requests on one thread."""
+"""A request's texts as chunks of sequences: some texts at a time, in turns with other requests on the same thread."""
 
 import asyncio
 import re
@@ -23,7 +23,6 @@ from .encoding import (
     Texts,
     encode_each,
     guard,
-    is_short,
     measure_bytes,
     refuse_long,
     to_encoded_text,
@@ -32,7 +31,7 @@ from .encoding import (
 T = TypeVar("T")
 TextChunk = Chunk[EncodedText]
 Chunks = AsyncGenerator[TextChunk, list[Row] | None]  # gets the rows that a chunk needs
-CHUNK_CHARACTERS = 5000  # 2 to 10 ms of tokenizing: a token takes 1 to 2 us on a quiet core, a Chinese character is one
+CHUNK_CHARACTERS = 5000  # 2 to 10 ms of tokenizing: 1 to 2 us for a token, and for a Chinese character
 TEXT_COST = 100  # characters that a sequence counts for beside its text: its arrays take as long
 SECONDS_PER_CHARACTER = 1e-6  # English text, measured
 MAX_WAITING = 2**24  # characters that wait for the thread: two of the largest bodies, 10 to 30 s
@@ -47,16 +46,16 @@ BEGINNING_CHARACTERS_PER_TOKEN = 6  # of a text that is cut: English has 4 to 5
 class Turns:
     """The tokenizer's thread, which reads a chunk of one request, then a chunk of the next."""
 
-    thread: Executor  # one thread, whose steps run in the order in which they came
+    thread: Executor  # a single thread, whose steps run in the order in which they came
     report: Callable[[int, int], None] = lambda requests, characters: None  # called with both sums when they change
     requests: int = 0  # that wait for the thread or are read
     characters: int = 0  # of theirs
 
     async def run(self, step: Callable[[], T], characters: int, *, queued: bool = False) -> T:
-        """What `step` returns on the thread, where it reads so many characters.
+        """What `step`, which reads so many characters, returns on the thread.
 
-        Raises DeadlineExceeded, and Overloaded where too much waits, unless the queue has admitted the request
-        (`queued`); a request alone is always read.
+        Raises DeadlineExceeded, and Overloaded if too much waits, unless the queue has admitted the request (`queued`);
+        a request alone is always read.
         """
         if self.requests and not queued and self.characters + characters > MAX_WAITING:
             waiting = f"{self.characters} characters wait for the tokenizer, and this request has {characters}"
@@ -76,7 +75,7 @@ class Turns:
 
 
 def chunk_end(sizes: Sequence[int], first: int, sequences_per_text: int = 1) -> int:
-    """The end of the texts from `first` on that are read in one step; a text of more characters is read alone."""
+    """The end of the texts from `first` on that are read in a step; a text of more characters is read alone."""
     end, cost = first, 0
     while end < len(sizes) and (end == first or cost + sizes[end] <= CHUNK_CHARACTERS):
         cost += sizes[end] + TEXT_COST * sequences_per_text
@@ -95,7 +94,7 @@ class TextReader:
     texts: Texts
     sizes: Sequence[int]  # characters of each text
     options: EncodeOptions
-    limit: int  # tokens of a text, special ones counted
+    limit: int  # tokens of a text, with special tokens
     mask_id: int
     truncate: Direction | None = None  # the side that is cut off; None: a text that is too long is an error
     word_ends: re.Pattern[str] | None = None  # as find_word_ends; None: every text is read as a whole
@@ -123,8 +122,10 @@ class TextReader:
         return Chunk(sequences, owners, left=self._expect())
 
     def _expect(self) -> int:
-        """The tokens of the texts that are left, by those of a byte so far: one of Chinese has about as many as one of
-        English; at least 1."""
+        """The tokens of the texts that are left, at least 1, by the tokens of a byte so far.
+
+        A byte of Chinese has about as many tokens as a byte of English.
+        """
         if self.position == len(self.texts):
             return 0
         if not self._bytes:
@@ -158,19 +159,9 @@ class TextReader:
             characters *= 2
         return encode_each(self.tokenizer, [text], index)[0]
 
-    @property
-    def _special(self) -> int:
-        """Special tokens of a text."""
-        return self.tokenizer.num_special_tokens_to_add(not isinstance(self.texts[0], str))
-
-
-def start(reader: TextReader, turns: Turns) -> TextChunk | Chunks:
-    """The one chunk of short texts, which are read at once, or those of longer ones."""
-    return reader.read(len(reader.texts)) if is_short(reader.sizes) else reader.chunks(turns)
-
 
 async def each(chunks: TextChunk | Chunks) -> AsyncIterator[TextChunk]:
-    """The one chunk, or all chunks that need no rows."""
+    """The chunk alone, or all chunks that need no rows."""
     if isinstance(chunks, Chunk):
         yield chunks
         return
@@ -179,9 +170,9 @@ async def each(chunks: TextChunk | Chunks) -> AsyncIterator[TextChunk]:
 
 
 def find_word_ends(tokenizer: HFTokenizer) -> re.Pattern[str] | None:
-    """Where a text can be cut: the tokens before are those of the whole text. None where that is not known.
+    """Finds places to cut a text at: the tokens before are those of the whole text. None if no such place is known.
 
-    That is: between white space and the word before it, for a tokenizer that reads the words of PROBE apart.
+    It is between white space and the word before it, for a tokenizer that reads the words of PROBE apart.
     """
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     for pattern in (re.compile(f"{BETWEEN_WORDS}|{BETWEEN_CHINESE}"), re.compile(BETWEEN_WORDS)):
@@ -203,7 +194,7 @@ def _are_word_ends(tokenizer: HFTokenizer, pattern: re.Pattern[str]) -> bool:
 
 
 def _beginning(text: Text, characters: int, word_ends: re.Pattern[str]) -> Text:
-    """With about so many characters of the text, or of the longer side of a pair; the whole where no word ends then."""
+    """About so many characters of the text, or of the longer side of a pair; all of it if no word ends after these."""
 
     def cut(side: str) -> str:
         found = word_ends.search(side, characters)

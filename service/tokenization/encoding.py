@@ -1,4 +1,4 @@
-"""One text or pair as the model takes it: what is asked of the tokenizer, what it gives, and how a long one is cut.
+"""A text or pair as the model takes it: what is asked of the tokenizer, what it gives, and how a long text is cut.
 
 Plain functions around the tokenizers library.
 """
@@ -47,16 +47,16 @@ class EncodeOptions:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EncodedText(Tokens):
-    """One text or pair for the encoder, with what the tasks need to know of its text."""
+    """A text or pair for the encoder, with what the tasks need to know of its text."""
 
     truncated: bool
-    empty: bool  # the text, or one side of the pair, has no tokens of its own: also if all characters are zero-width
+    empty: bool  # the text, or a side of the pair, has no tokens of its own: also if all characters are zero-width
     spans: Ints  # [length, 2] first and end character of each token, -1 for special tokens; NO_SPANS if not asked for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptedTexts(Sequence[Text]):
-    """Texts with a prompt before each, put together one at a time: 2,048 times a long prompt would be 200 MB."""
+    """Texts with a prompt before each, put together when they are read: 2,048 times a long prompt would be 200 MB."""
 
     prompt: str
     texts: Texts  # of a pair, before the first text
@@ -94,7 +94,7 @@ def measure_bytes(texts: Texts, sizes: Sequence[int]) -> list[int]:
 
 
 def guard(work: Callable[[], T], index: int | None = None) -> T:
-    """The result of `work`. Raises TokenizerFailed where the tokenizers library raises or panics on the text `index`.
+    """The result of `work`. Raises TokenizerFailed if the tokenizers library raises or panics on the text `index`.
 
     A panic is no Exception: it would pass the endpoint and leave the request without the standard error body.
     """
@@ -126,9 +126,9 @@ def encode_each(tokenizer: HFTokenizer, texts: Texts, first: int) -> list[Encodi
 def refuse_long(
     tokenizer: HFTokenizer, text: Text, size: str, truncate: Direction | None, limit: int, index: int
 ) -> None:
-    """Raises Invalid for a text of `size` tokens, over `limit`, where it may not be cut.
+    """Raises Invalid for a text of `size` tokens, over `limit`, if it may not be cut.
 
-    Also where the limit leaves no room for one token of each text beside the special tokens.
+    Also if the limit leaves no room for a token of each text beside the special tokens.
     """
     is_pair = not isinstance(text, str)
     special = tokenizer.num_special_tokens_to_add(is_pair)
@@ -172,7 +172,7 @@ def to_encoded_text(
     if cut:
         kept = _kept_positions(encoding, limit, left=left)
         ids, types, spans = ids[kept], types[kept], spans[kept] if options.spans else spans
-    if (side := options.side) is not None:
+    if (side := options.side) is not None:  # of ColBERT: a marker after [CLS], and masks up to a fixed length
         filler = np.full(side.max_tokens - len(ids) if side.fills else 0, mask_id, np.int32)
         ids = np.concatenate([ids[:1], np.array(side.marker, np.int32), ids[1:], filler])
         types, unattended = np.zeros_like(ids), 0 if side.attends_filler else len(filler)

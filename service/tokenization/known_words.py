@@ -20,8 +20,10 @@ PROBE = "The quick, brown fox's 12 (un)believable jumps_over [MASK] the ~lazy~ e
 
 @dataclass(slots=True, eq=False)
 class KnownWords:
-    """`encode` for one tokenizer that reads special tokens as text, but for added tokens that are no special ones, and
-    for the mask where a request asks for masks."""
+    """`encode` for a tokenizer that reads special tokens as text, but for the mask if a request asks for masks.
+
+    Texts with added tokens that are not special are left to the library.
+    """
 
     tokenizer: HFTokenizer
     lowercase: bool
@@ -29,7 +31,7 @@ class KnownWords:
     before: list[int]  # the special tokens of every text
     after: list[int]
     added: re.Pattern[str] | None  # tokens that are read in a text whatever the words around them
-    mask: str = ""  # the mask token, as a text spells it; empty where texts with masks are not read here
+    mask: str = ""  # the mask token, as a text spells it; empty if texts with masks are not read here
     mask_id: int = -1
     _pieces: dict[str, tuple[int, ...]] = field(default_factory=dict)  # ids by word
 
@@ -40,7 +42,7 @@ class KnownWords:
         if parts != ["BertNormalizer", "BertPreTokenizer", "WordPiece"] or tokenizer.truncation or tokenizer.padding:
             return None
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
-        if not all(map(PRINTABLE.fullmatch, added)):  # words that are read together must not spell one
+        if not all(map(PRINTABLE.fullmatch, added)):  # words that are read together must not spell an added token
             return None
         pattern = re.compile("|".join(map(re.escape, added)), re.IGNORECASE) if added else None
         try:
@@ -55,7 +57,7 @@ class KnownWords:
         return known if known._ids(PROBE) == ids and not any(probe.type_ids) else None
 
     def read_masks(self, masking: HFTokenizer, mask_id: int) -> None:
-        """From now on `encode` reads texts with masks too, where `masking` takes a mask for a word of its own."""
+        """From now on `encode` reads texts with masks too, if `masking` takes a mask for a word of its own."""
         token = masking.get_added_tokens_decoder().get(mask_id)
         if token is not None and not (token.normalized or token.single_word):
             self.mask, self.mask_id = token.content, mask_id
@@ -64,7 +66,7 @@ class KnownWords:
                 self.mask = ""
 
     def encode(self, texts: Texts, options: EncodeOptions) -> list[EncodedText] | None:
-        """As `encode_texts`; None where a text is more than this reads. Raises TokenizerFailed."""
+        """The sequence of each text; None if a text is more than this reads. Raises TokenizerFailed."""
         if options.special_tokens or options.spans or options.pooled_from or options.side:
             return None
         if options.masks and not self.mask:
@@ -111,7 +113,7 @@ class KnownWords:
         return chain.from_iterable(pieces)
 
     def _ids_and_masks(self, text: str, index: int | None = None) -> tuple[list[int], tuple[int, ...]]:
-        """As `_ids`, and the positions of masks."""
+        """The ids with special tokens, and the positions of masks."""
         ids, positions = [*self.before], []
         for part in text.split(self.mask):
             ids += self._own_ids(part, index)
@@ -120,7 +122,7 @@ class KnownWords:
         return [*ids[:-1], *self.after], tuple(positions[:-1])
 
     def _read(self, words: Sequence[str], index: int | None) -> dict[str, tuple[int, ...]]:
-        """All of them as one text: a text for each would take threads."""
+        """The ids of each word. The words are read as a single text: a text for each would take threads."""
         encoding = guard(lambda: self.tokenizer.encode(" ".join(words), add_special_tokens=False), index)
         pieces: list[tuple[int, ...]] = [()] * len(words)
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):

@@ -64,7 +64,7 @@ class HypothesesReader(TextReader):
             raise Invalid(f"{message}, {reason}: shorten the template or the labels", code="candidate_labels")
 
     def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
-        ids = own_ids(encoding)
+        ids = np.array(encoding.ids, np.int32)[np.array(encoding.special_tokens_mask) == 0]
         tokens = len(ids)
         if self.truncate is None and tokens > (room := min(self.rooms)):
             raise too_long(str(tokens + self.limit - room), self.limit, index)
@@ -83,9 +83,3 @@ class HypothesesReader(TextReader):
                 )
             )
         return pairs
-
-
-def own_ids(encoding: Encoding) -> Ints:
-    """Without special tokens."""
-    ids: Ints = np.array(encoding.ids, np.int32)[np.array(encoding.special_tokens_mask) == 0]
-    return ids

@@ -1,4 +1,4 @@
-"""Tokenizers of one model that differ in the special tokens that they read in a text."""
+"""Tokenizers of the same model that differ in the special tokens that they read in a text."""
 
 from collections.abc import Collection
 from itertools import groupby
@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as HFTokenizer
 
 
 def reading_only(tokenizer: HFTokenizer, read: Collection[int]) -> HFTokenizer:
-    """As `tokenizer`, whose model it shares, but of the special tokens only those with the ids `read` are read.
+    """A tokenizer that shares the model of `tokenizer`, and of the special tokens reads only those with the ids `read`.
 
     In it these are no special tokens, so that `encode_special_tokens` does not make them text.
     """

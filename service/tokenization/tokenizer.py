@@ -19,16 +19,7 @@ from packbert.model_export.artifact.special_tokens import own_special_tokens
 from ..artifact import Artifact
 from ..errors import Invalid
 from ..scheduling.request import Chunk
-from .chunks import (
-    Chunks,
-    TextChunk,
-    TextReader,
-    Turns,
-    chunk_end,
-    each,
-    find_word_ends,
-    start,
-)
+from .chunks import Chunks, TextChunk, TextReader, Turns, chunk_end, each, find_word_ends
 from .encoding import (
     INLINE_CHARACTERS,
     Direction,
@@ -63,7 +54,7 @@ class Tokenizer:
     _word_ends: re.Pattern[str] | None = field(init=False, repr=False)  # of all three
     _known_words: KnownWords | None = field(init=False, repr=False)
     _anchor: list[int] = field(init=False, repr=False)  # a token before others; empty if the decoder is not WordPiece's
-    _takes_pairs: bool = field(init=False, repr=False)  # not where the model has one segment and a pair has two
+    _takes_pairs: bool = field(init=False, repr=False)  # not if the model has a single segment and a pair has two
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
@@ -93,7 +84,7 @@ class Tokenizer:
             self._thread.shutdown(wait=True)
 
     def measure(self, texts: Texts) -> list[int]:
-        """The characters of each text. Raises Invalid with the index of one that has too many, and as `check_pairs`."""
+        """The characters of each text. Raises Invalid with the index of a text of too many, and as `check_pairs`."""
         if not self._takes_pairs and not all(isinstance(text, str) for text in texts):
             self.check_pairs()
         sizes, most = count_each(texts), self.max_characters
@@ -106,7 +97,7 @@ class Tokenizer:
         return sizes
 
     def check_pairs(self) -> None:
-        """Raises Invalid where the model does not take pairs."""
+        """Raises Invalid if the model does not take pairs."""
         if not self._takes_pairs:
             raise Invalid(
                 "this model has one segment, and its tokenizer gives a pair two: it takes single texts", code="pair"
@@ -127,7 +118,11 @@ class Tokenizer:
                 return Chunk(encoded, range(len(encoded)))
         limit = (options.side or self.artifact.manifest).max_tokens
         more = {"truncate": truncate, "word_ends": self._word_ends, "position": first}
-        return start(self._reader(TextReader, texts, sizes, options, limit, **more), self.turns)
+        return self.start(self._reader(TextReader, texts, sizes, options, limit, **more))
+
+    def start(self, reader: TextReader) -> TextChunk | Chunks:
+        """The chunk of short texts, which are read at once, or the chunks of longer texts."""
+        return reader.read(len(reader.texts)) if is_short(reader.sizes) else reader.chunks(self.turns)
 
     async def encode(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
         """The sequences of all texts. Raises as `chunks`."""
@@ -137,7 +132,7 @@ class Tokenizer:
     def window_reader(
         self, texts: Texts, options: EncodeOptions, *, stride: int | None, prompt: int, most: int
     ) -> WindowsReader:
-        """Of windows that overlap by `stride` tokens, one for a text within the model's limit.
+        """Of windows that overlap by `stride` tokens; a text within the model's limit is a window.
 
         Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
         large a stride.
@@ -160,7 +155,7 @@ class Tokenizer:
     def question_reader(
         self, pairs: Sequence[tuple[str, str]], options: EncodeOptions, asked: WindowOptions, most: int
     ) -> QuestionsReader:
-        """Of pairs (question, context), each of one or more windows. Raises Invalid for too many characters."""
+        """Of pairs (question, context), each of at least a window. Raises Invalid for too many characters."""
         return self._reader(QuestionsReader, pairs, self.measure(pairs), options, asked.limit, asked=asked, most=most)
 
     def _reader(
@@ -175,7 +170,7 @@ class Tokenizer:
         return self._masking if masks else self._plain
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""
+        """The ids of each word's pieces: a single id for a word of the vocabulary, none for a word without pieces."""
         sizes, most = [len(word) for word in words], self.max_characters
         if sum(sizes) > most:
             limit = f"at most {most} are allowed (BERT_MAX_CHARACTERS)"
@@ -213,7 +208,7 @@ class Tokenizer:
     ) -> list[tuple[str, str]]:
         """Of each candidate, the ids of its pieces, its own text, and that of it between `before` and `after`.
 
-        What surrounds short candidates is decoded once where the decoder is WordPiece's, for which the text of a token
+        What surrounds short candidates is decoded once if the decoder is WordPiece's, for which the text of a token
         depends only on whether it is the first. `pad` is left out of the text.
         """
         fillings = [ids if pad not in ids else () for ids in candidates]

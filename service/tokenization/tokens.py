@@ -34,7 +34,7 @@ async def encode_ids(
     """Each sequence between the special tokens of a text, which it may have already.
 
     Raises Invalid with the index of the sequence for an id outside of the vocabulary, a special token among the
-    others, and too many tokens where `truncate` is None. Cannot know whether the ids are of this tokenizer.
+    others, and too many tokens if `truncate` is None. Cannot know whether the ids are of this tokenizer.
     """
     (frame,) = await tokenizer.encode(["a"], FRAME, "right")
     own = np.flatnonzero(frame.spans[:, 0] >= 0)
@@ -73,7 +73,7 @@ def _check_vocabulary(sequence: Sequence[int], size: int, index: int) -> Ids:
 
 
 def _without_frame(ids: Ids, before: Ints, after: Ints) -> Ids:
-    """The ids between `before` and `after`, where they have both."""
+    """The ids between `before` and `after`, if they have both; else all."""
     end = len(ids) - len(after)
     framed = end >= len(before) and np.array_equal(ids[: len(before)], before) and np.array_equal(ids[end:], after)
     return ids[len(before) : end] if framed else ids
@@ -90,15 +90,15 @@ def _check_special_tokens(ids: Ids, special_tokens: Mapping[str, int], index: in
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenDetails:
-    """The tokens of one text or pair, as arrays: a token takes 30 bytes, as Python objects 300."""
+    """The tokens of a text or pair, as arrays: a token takes 30 bytes, as Python objects 300."""
 
     ids: Ints  # [length]
-    spans: Ints  # [length, 2] first character and one past the last; (0, 0) for special tokens
+    spans: Ints  # [length, 2] first and end character; (0, 0) for special tokens
     special: Ints  # [length] 1 for special tokens
     words: Ints  # [length] index of the word in its text; -1 for special tokens
     sides: Ints  # [length] 0 or 1, the text of the pair; -1 for special tokens
     types: Ints  # [length] the segment that the model gets
-    spelled: dict[int, str]  # index of a token -> its piece, where it is not as the vocabulary spells the id
+    spelled: dict[int, str]  # index of a token -> its piece, if it is not as the vocabulary spells the id
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -32,7 +32,7 @@ class SplittingReader(TextReader):
     _raw: HFTokenizer | None = None  # without a post-processor
 
     def read(self, end: int) -> TextChunk:
-        """Raises also TooLarge for more than `most` windows, or where far more are expected."""
+        """Raises also TooLarge for more than `most` windows, or if far more are expected."""
         chunk = TextReader.read(self, end)
         expected = self.windows + max(len(self.texts) - end, chunk.left // self.limit)
         if expected > COUNT_MARGIN * self.most:
@@ -64,16 +64,16 @@ class SplittingReader(TextReader):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class WindowsReader(SplittingReader):
-    """Makes windows of texts. A pair that fits is one window.
+    """Makes windows of texts. A pair that fits is a window.
 
-    Raises Invalid for a pair that does not, and where a window would add no token.
+    Raises Invalid for a pair that does not, and if a window would add no token.
     """
 
     asked_stride: int | None  # None: an eighth of the limit
     prompt: int  # the first tokens of every text, which every window begins with
-    stride: int = field(init=False)  # tokens that a window shares with the one before it
+    stride: int = field(init=False)  # tokens that a window shares with the window before it
     room: int = field(init=False)  # tokens of a text in a window
-    added: list[int] = field(default_factory=list)  # tokens of each window that the one before it does not have
+    added: list[int] = field(default_factory=list)  # tokens of each window that the window before it does not have
 
     def __post_init__(self) -> None:
         self.room = self.limit - self.tokenizer.num_special_tokens_to_add(False) - self.prompt
@@ -90,7 +90,9 @@ class WindowsReader(SplittingReader):
     def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
         text = self.texts[index]
         if not isinstance(text, str) and len(encoding) > self.limit:
-            raise pair_too_long(str(len(encoding)), self.limit, index)
+            message = f"input is a pair of {len(encoding)} tokens; this model takes at most {self.limit}"
+            way_out = "and a pair has no windows: shorten it, or send truncate: true instead"
+            raise Invalid(f"{message}, {way_out}", code="too_long", index=index)
         self._count_windows(self._count(len(encoding)))
         whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
         tokens = (whole.ids, whole.types, whole.spans)
@@ -125,52 +127,35 @@ class WindowOptions:
     """How the context of each question is split."""
 
     limit: int  # tokens of a window, special tokens included
-    stride: int | None  # tokens that a window shares with the one before it; None: the pipeline's, if there is room
+    stride: int | None  # tokens that a window shares with the window before; None: the pipeline's, if there is room
     question_limit: int | None  # a question is cut to so many tokens; None: never
     align_to_words: bool  # spans are those of a token's word, as far as it lies in the window
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pair:
-    """The tokens of a question and its whole context, with special tokens; all arrays [length]."""
-
-    ids: Ints
-    types: Ints
-    sides: Ints  # QUESTION, CONTEXT; -1 for special tokens
-    words: Ints  # of the context: equal for the tokens of one word
-    offsets: Ints  # [length, 2] first and end character in the context, for its tokens
-
-    @classmethod
-    def of(cls, encoding: Encoding) -> "_Pair":
-        ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
-        sides, words = numbers(encoding.sequence_ids), numbers(encoding.word_ids)
-        return cls(ids=ids, types=types, sides=sides, words=words, offsets=np.array(encoding.offsets, np.int32))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class QuestionsReader(SplittingReader):
     """Makes windows of the contexts of pairs (question, context), each beside its question.
 
-    Of a window, `spans` is -1 but for the tokens of the context. Raises Invalid where a side has no tokens, or where a
-    question or a stride leaves no room, with the index of the pair; TooLarge for more than `most` windows.
+    Of a window, `spans` is -1 but for the tokens of the context. Raises Invalid with the index of a pair if a side has
+    no tokens, or a question or a stride leaves no room; TooLarge for more than `most` windows.
     """
 
     asked: WindowOptions
 
     def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
-        pair = _Pair.of(encoding)
-        counts = [int((pair.sides == side).sum()) for side in (QUESTION, CONTEXT)]
+        sides = numbers(encoding.sequence_ids)
+        counts = [int((sides == side).sum()) for side in (QUESTION, CONTEXT)]
         for name, tokens in zip(("question", "context"), counts, strict=True):
             if not tokens:
                 raise no_tokens(f"the {name}", index)
         room, stride, count = self._count(index, *counts)
         starts = range(0, count * (room - stride), room - stride) if count > 1 else range(1)
         self._count_windows(count)
-        return list(self._windows(index, pair, starts, room))
+        return list(self._windows(index, encoding, sides, starts, room))
 
     def _count(self, index: int, question: int, context: int) -> tuple[int, int, int]:
         """Of so many tokens: those of the context in a window, those that two windows share, the number of windows."""
-        asked, special = self.asked, self._special
+        asked, special = self.asked, self.tokenizer.num_special_tokens_to_add(True)
         kept = min(question, asked.question_limit or question)
         room = asked.limit - kept - special
         if room < 1:
@@ -179,18 +164,14 @@ class QuestionsReader(SplittingReader):
             message = f"{found}: that leaves no room for the context in {asked.limit} tokens (max_seq_len); {way_out}"
             raise Invalid(message, code="too_long", index=index)
         if context <= room:
-            count, stride = 1, 0
-        else:
-            stride = self._stride(index, room)
-            count = 1 + -(-(context - room) // (room - stride))
-        return room, stride, count
-
-    def _asked_stride(self) -> int:
-        """The stated one, or the default; a question may leave too little room for it."""
-        return min(self.asked.limit // 2, DEFAULT_STRIDE) if self.asked.stride is None else self.asked.stride
+            return room, 0, 1
+        stride = self._stride(index, room)
+        return room, stride, 1 + -(-(context - room) // (room - stride))
 
     def _stride(self, index: int, room: int) -> int:
-        stride = self._asked_stride()
+        """The stride asked for, or the default, for which a question may leave too little room."""
+        default = min(self.asked.limit // 2, DEFAULT_STRIDE)
+        stride = default if self.asked.stride is None else self.asked.stride
         if stride < room:
             return stride
         if self.asked.stride is None:
@@ -199,39 +180,35 @@ class QuestionsReader(SplittingReader):
         reason = f"a window holds {room} tokens of the context beside this question"
         raise Invalid(f"{found}: {reason}", code="stride", index=index)
 
-    def _windows(self, index: int, pair: _Pair, starts: Sequence[int], room: int) -> Iterator[EncodedText]:
-        """Windows whose first tokens are `starts` among the context's."""
-        context = np.flatnonzero(pair.sides == CONTEXT)
+    def _windows(
+        self, index: int, encoding: Encoding, sides: Ints, starts: Sequence[int], room: int
+    ) -> Iterator[EncodedText]:
+        """Windows whose first tokens are `starts` among the context's; `sides` [length], -1 for special tokens."""
+        whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
+        words, question, context = numbers(encoding.word_ids), sides == QUESTION, np.flatnonzero(sides == CONTEXT)
         first, end = int(context[0]), int(context[-1]) + 1
-        before = np.arange(first)
-        is_cut = np.zeros(first, bool)
-        if self.asked.question_limit is not None:
-            is_cut = np.cumsum(pair.sides[:first] == QUESTION) > self.asked.question_limit
-            is_cut &= pair.sides[:first] == QUESTION
-        after = np.arange(end, len(pair.ids))
+        is_cut = question & (np.cumsum(question) > (self.asked.question_limit or len(whole)))
+        before, after = np.flatnonzero(~is_cut[:first]), np.arange(end, len(whole))
         spans = self._first_spans(self.texts[index][CONTEXT], starts)
         for start, span in zip(starts, spans, strict=True):
             window = np.arange(first + start, min(first + start + room, end))
-            offsets = pair.offsets[window]
+            offsets = whole.spans[window]
             if span is not None:
                 offsets[0] = span
             if self.asked.align_to_words:
-                offsets = _word_spans(offsets, pair.words[window])
-            kept = np.concatenate([before[~is_cut], window, after])
-            place = np.full((len(kept), 2), -1, np.int32)
-            place[len(kept) - len(after) - len(window) : len(kept) - len(after)] = offsets
-            yield EncodedText(
-                ids=pair.ids[kept],
-                types=pair.types[kept],
-                outputs=self.options.outputs,
-                truncated=bool(is_cut.any()) and start == 0,
-                empty=False,
-                spans=place,
-            )
+                offsets = _word_spans(offsets, words[window])
+            kept = np.concatenate([before, window, after])
+            own = np.full((len(kept), 2), -1, np.int32)
+            own[len(before) : len(before) + len(window)] = offsets
+            cut = bool(is_cut.any()) and start == 0
+            yield replace(whole, ids=whole.ids[kept], types=whole.types[kept], spans=own, truncated=cut)
 
 
 def _word_spans(offsets: Ints, words: Ints) -> Ints:
-    """[length, 2] first and end character of each token's word; of a token without a word, those of the token."""
+    """[length, 2] first and end character of each token's word, or of the token if it belongs to no word.
+
+    `words` [length] is equal for the tokens of a word, -1 for a token without a word.
+    """
     is_first = np.append(True, (words[1:] != words[:-1]) | (words[1:] < 0))
     firsts = np.flatnonzero(is_first)
     lasts = np.append(firsts[1:], len(words)) - 1
@@ -242,11 +219,6 @@ def _word_spans(offsets: Ints, words: Ints) -> Ints:
 def too_many_windows(count: str, most: int) -> TooLarge:
     limit = f"at most {most} are allowed (BERT_MAX_INPUTS)"
     return TooLarge(f"the request has {count} windows; {limit}: split it, or send a smaller stride")
-
-
-def pair_too_long(size: str, limit: int, index: int) -> Invalid:
-    message = f"input is a pair of {size} tokens; this model takes at most {limit}, and a pair has no windows"
-    return Invalid(f"{message}: shorten it, or send truncate: true instead", code="too_long", index=index)
 
 
 def _cut(array: Ints, first: int, cut: tuple[int, int], end: int) -> Ints:

@@ -51,7 +51,7 @@ async def _classify(tasks: Tasks, request: ClassifyRequest) -> Task:
         data = MadeList(partial(_vllm_labels if as_vllm else _rank, tasks), range(len(scores)), scores)
         return listed(tasks, result, "classify", data, named="list" if as_vllm else "classify")
 
-    return (await score_labels(tasks, as_list(request.input), fields, raw=raw, accepts_empty=True)).then(show)
+    return (await score_labels(tasks, as_list(request.input), fields, raw=raw)).then(show, accepts_empty=True)
 
 
 def _rank(tasks: Tasks, _: int, scores: Floats) -> list[dict[str, Any]]:

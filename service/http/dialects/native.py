@@ -151,8 +151,8 @@ ROUTES = {
     "/tag": TaskSpec(
         "tag",
         tag.tag,
-        predict.TagRequest,
-        predict.TagResponse,
+        tag.TagRequest,
+        tag.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
         head=ROOT_HEADS["tag"],
     ),

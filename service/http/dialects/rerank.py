@@ -129,7 +129,7 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
             return _build_response(tasks.manifest.name, request, texts, ranked, result.tokens)
         return [one | {"text": texts[one["index"]]} for one in ranked] if request.return_text else ranked
 
-    return (await pairs.rerank(tasks, asked, read, accepts_empty=True)).then(show)
+    return (await pairs.rerank(tasks, asked, read)).then(show)
 
 
 def _texts(request: RerankRequest) -> Sequence[str]:
@@ -174,7 +174,7 @@ async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
         result.compared = order[:1]
         return {"rankings": rankings, "usage": usage(result.tokens)}
 
-    return (await pairs.rerank(tasks, fields, texts, accepts_empty=True)).then(show)
+    return (await pairs.rerank(tasks, fields, texts)).then(show)
 
 
 def _build_response(

@@ -32,7 +32,8 @@ from ...tasks.inputs import (
     SimilarityResponse,
     Status,
 )
-from ...tasks.predict import PredictResponse, TagResponse
+from ...tasks.predict import PredictResponse
+from ...tasks.tag import TagResponse
 from ...tasks.zero_shot import as_elements
 from ..page.routes import add_page_routes, open_page
 from ..responses import json_response

@@ -77,7 +77,7 @@ async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
         data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores.tolist())]
         return listed(tasks, result, "score", data)
 
-    return (await score_pairs(tasks, first, second, fields, raw=raw, accepts_empty=True)).then(show)
+    return (await score_pairs(tasks, first, second, fields, raw=raw)).then(show)
 
 
 async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | list[str]) -> Task:

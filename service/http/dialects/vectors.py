@@ -57,8 +57,8 @@ class VectorDialect:
             tasks, request, truncates=self.truncates, unit_length=self.unit_length, of_prompt=self.of_prompt
         )
         inputs = embed.read_inputs(tasks, texts, getattr(request, "tokenizer", None), fields)
-        task = await embed.embed_texts(tasks, inputs, fields, accepts_empty=not isinstance(inputs, TokenIds))
-        return task.then(show)
+        task = await embed.embed_texts(tasks, inputs, fields)
+        return task.then(show, accepts_empty=not isinstance(inputs, TokenIds))
 
 
 class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
@@ -251,8 +251,8 @@ async def _pool(tasks: Tasks, request: PoolingRequest) -> Task:
     request.refuse_vector_fields()
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.use_activation is False
-    task = await score_labels(tasks, as_list(request.input), fields, raw=raw, accepts_empty=True)
-    return task.then(_pooled(tasks, request))
+    task = await score_labels(tasks, as_list(request.input), fields, raw=raw)
+    return task.then(_pooled(tasks, request), accepts_empty=True)
 
 
 def _pooled(tasks: Tasks, request: PoolingRequest) -> Show:

@@ -111,7 +111,7 @@ class Simulation:
         self.now += tokens / self.rate
         self.busy_seconds += tokens / self.rate
         for request in {chunk.request for chunk, _ in batch.jobs}:
-            if request.dispatched_all:
+            if not request.unserved:
                 self.requests.pop(request).ended = self.now
         return tokens
 

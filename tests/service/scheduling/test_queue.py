@@ -376,7 +376,7 @@ class QueueModel(RuleBasedStateMachine):
 
     def drop_ended(self) -> None:
         for one in [one for one, work in self.to_send.items() if not work and not self.to_run[one]]:
-            assert one.dispatched_all
+            assert not one.unserved
             self.forget(one)
 
     @invariant()

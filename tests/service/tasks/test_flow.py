@@ -33,8 +33,7 @@ from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest, TruncationFields
 from packbert.service.tasks.likelihood import score_sentences
-from packbert.service.tasks.predict import TagRequest
-from packbert.service.tasks.tag import tag
+from packbert.service.tasks.tag import TagRequest, tag
 from packbert.service.tokenization import chunks
 from packbert.service.tokenization import tokenizer as tokenizer_module
 from packbert.service.tokenization.tokenizer import Tokenizer
@@ -173,8 +172,7 @@ def test_in_chunks_of_any_size_the_answer_is_that_of_all_texts_one_by_one(
         with monkeypatch.context() as patch:
             patch.setattr(chunks, "CHUNK_CHARACTERS", chunk)
             patch.setattr(flow, "CHUNK_TOKENS", chunk)
-            for module in (chunks, tokenizer_module):
-                patch.setattr(module, "is_short", lambda _: False)
+            patch.setattr(tokenizer_module, "is_short", lambda _: False)
             together = await request(tasks, texts)
         assert np.array_equal(together.value, np.concatenate([one.value for one in alone]))
         assert together.owners == [at for at, one in enumerate(alone) for _ in one.sequences]

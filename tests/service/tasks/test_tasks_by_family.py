@@ -14,8 +14,8 @@ from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import NspRequest
 from packbert.service.tasks.pairs import nsp
-from packbert.service.tasks.predict import PredictRequest, TagRequest, predict
-from packbert.service.tasks.tag import tag
+from packbert.service.tasks.predict import PredictRequest, predict
+from packbert.service.tasks.tag import TagRequest, tag
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets
