@@ -252,24 +252,24 @@ def _documented(route: BaseRoute) -> BaseRoute:
 
 def add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
     async def respond_error(request: Request, error: Exception) -> Response:
-        path, status, code, message = request.url.path, 500, "internal", UNEXPECTED
-        headers: Mapping[str, str] | None = None
-        if isinstance(error, ServiceError):
-            status, code, message, headers = error.status, error.code, error.message, error.headers
-        elif isinstance(error, HTTPException):
-            status, code, headers = error.status_code, MISDIRECTED.get(error.status_code, "http"), error.headers
-            message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
-        if status == 405:
+        path = request.url.path
+        refusal = error if isinstance(error, ServiceError) else ServiceError(UNEXPECTED)
+        headers: Mapping[str, str] | None = refusal.headers
+        if isinstance(error, HTTPException):
+            refusal.status, headers = error.status_code, error.headers
+            refusal.code = MISDIRECTED.get(refusal.status, "http")
+            refusal.message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
+        if refusal.status == 405:
             methods = _methods_at(app, request.scope)
             headers = {"allow": ", ".join(sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])}))}
-            message = f"{request.method} {path}: send {' or '.join(methods)}"
+            refusal.message = f"{request.method} {path}: send {' or '.join(methods)}"
             if path in tasks:
                 example = orjson.dumps(example_of(tasks[path].request_model)).decode()
-                message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
+                refusal.message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers=headers)
-        content = error_shape_of(path).write(request.state.request_id, status, message, code, None)
-        return Response(content, status, headers, JSON)
+        content = error_shape_of(path).write(request.state.request_id, refusal)
+        return Response(content, refusal.status, headers, JSON)
 
     app.add_exception_handler(HTTPException, respond_error)
     app.add_exception_handler(ServiceError, respond_error)

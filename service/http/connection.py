@@ -370,12 +370,11 @@ class Connection(asyncio.Protocol):
         self.limits.on_rejected(rejected.status, rejected.code)
 
     def _respond_rejected(self, rejected: Rejected) -> None:
-        status, code = rejected.status, rejected.code
-        number, content, size = write_error(status, code, str(rejected))
+        number, content, size = write_error(rejected)
         self.transport.write(content)
         method = self._parser.get_method().decode("ascii") if self._url else ""
         path, _, _ = self._url.partition(b"?")  # a query may hold a secret
-        self.log_access(number, method, path.decode("latin-1"), status, size, code=code)
+        self.log_access(number, method, path.decode("latin-1"), rejected.status, size, code=rejected.code)
         self.close()
 
     def _pause_reading(self) -> None:

@@ -181,7 +181,7 @@ class TaskRequest:
         await self._send({"type": "http.response.body", "body": content})
 
     async def respond_error(self, error: ServiceError, shape: ErrorShape) -> None:
-        content = shape.write(self.id.decode(), error.status, error.message, error.code, error.index)
+        content = shape.write(self.id.decode(), error)
         headers = ((name.encode(), value.encode()) for name, value in error.headers.items())
         await self.respond(error.status, content, JSON, *headers)
 

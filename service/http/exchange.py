@@ -87,22 +87,22 @@ class Carrier(Protocol):
     def close(self) -> None: ...
 
 
-class Rejected(Exception):
-    """The connection answers a request itself, and closes. The message is the client's."""
+class Rejected(ServiceError):
+    """The connection answers a request itself, and closes."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, CODES.get(status, "malformed")
+        super().__init__(message, code=CODES.get(status, "malformed"))
+        self.status = status
 
 
-def write_error(status: int, code: str, message: str) -> tuple[str, bytes, int]:
+def write_error(error: ServiceError) -> tuple[str, bytes, int]:
     """An id, the response that names it and closes its connection, and the bytes of its body."""
     number = secrets.token_hex(8)
-    body = SERVICE_ERROR.write(number, status, message, code, None)
-    again = b"retry-after: 1\r\n" if status == http.HTTPStatus.SERVICE_UNAVAILABLE else b""
+    body = SERVICE_ERROR.write(number, error)
+    again = b"retry-after: 1\r\n" if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE else b""
     size = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
     headers = b"%b%bx-request-id: %b\r\nconnection: close\r\n\r\n" % (size, again, number.encode())
-    return number, STATUS_LINES[status] + headers + body, len(body)
+    return number, STATUS_LINES[error.status] + headers + body, len(body)
 
 
 @lru_cache(1)
@@ -254,7 +254,7 @@ class Exchange:
         if self.started or self.disconnected:
             return
         self.keep_alive, self._status, self.started, self.complete = False, 500, True, True
-        number, content, self._sent = write_error(500, "internal", UNEXPECTED)
+        number, content, self._sent = write_error(ServiceError(UNEXPECTED))
         self._id = number.encode()
         self.connection.transport.write(content)
         self.connection.on_response_complete(self)

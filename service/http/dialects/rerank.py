@@ -18,7 +18,6 @@ from ...tasks.flow import Task, TaskResult, Tasks
 from ...tasks.inputs import (
     Body,
     ClientFields,
-    ErrorBody,
     FailFastList,
     RerankFields,
     TruncationFields,
@@ -28,7 +27,7 @@ from ...turns import in_turns
 from ..responses import Floats
 from .fields import VllmFields, truncation_fields
 from .shapes import USAGE, Explained, like, response_id, type_like, usage
-from .spec import ErrorShape, TaskSpec, service_error
+from .spec import MESSAGE_ERROR, TaskSpec
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
 
@@ -100,15 +99,6 @@ RANKING = like(
     logit=Explained(4.2, "of a model that is no cross-encoder: the cosine"),
 )
 RANKING_RESPONSE = like("RankingResponse", "NVIDIA's response, best first.", rankings=[RANKING], usage=USAGE)
-
-
-class RerankErrorBody(ErrorBody):
-    message: str = Field(description="the same sentence, where Cohere's clients look for it")
-    detail: str = Field(description="the same sentence, where Jina's and Voyage's clients look for it")
-
-
-def _rerank_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
-    return service_error(request_id, status, message, code, index) | {"message": message, "detail": message}
 
 
 async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
@@ -194,9 +184,6 @@ def _build_response(
         "usage": usage(tokens),
         "meta": {"tokens": {"input_tokens": tokens}},
     }
-
-
-MESSAGE_ERROR = ErrorShape(_rerank_error, RerankErrorBody)
 
 
 def _route(operation: str) -> TaskSpec:

@@ -5,7 +5,6 @@ vLLM's shape, with the fields `index` and `request_id` of this service's own err
 """
 
 from dataclasses import replace
-from typing import Any
 
 from pydantic import Field
 
@@ -19,7 +18,7 @@ from ..responses import Floats
 from .fields import truncation_fields
 from .rerank import CutFields, cut_sides
 from .shapes import OF_ONE_RESPONSE, like, listed
-from .spec import ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
+from .spec import SCORE_ERROR, TaskSpec
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
@@ -45,11 +44,6 @@ class ScoreRequest(ModelField, CutFields):
     user: str | None = Field(None, description=NO_EFFECT)
 
 
-class ScoreErrorBody(OpenAIErrorBody):
-    index: int | None = Field(None, description="index of the input with the error", examples=[3])
-    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
-
-
 RESPONSE = like(
     "ScoreResponse",
     "vLLM's response; the score of a cross-encoder, or of a plain encoder the cosine of two vectors.",
@@ -57,11 +51,6 @@ RESPONSE = like(
     **OF_ONE_RESPONSE,
     data=[like("Score", index=0, object="score", score=0.93)],
 )
-
-
-def _score_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
-    own = {"request_id": request_id} if index is None else {"request_id": request_id, "index": index}
-    return openai_error(request_id, status, message, code, index) | own
 
 
 async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
@@ -113,7 +102,7 @@ SCORE = TaskSpec(
     RESPONSE | LikelihoodResponse,
     "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
     "inputs: how likely texts are, by a pass of the masked-language model for each token",
-    error_shape=ErrorShape(_score_error, ScoreErrorBody),
+    error_shape=SCORE_ERROR,
 )
 ROUTES = {
     "/score": SCORE,

@@ -34,9 +34,8 @@ from ...tasks.results import LongObject, MadeList
 from ...tokenization.encoding import TokenIds
 from ..responses import Floats
 from .fields import VllmFields, embedding_fields, stated, truncation_fields
-from .rerank import MESSAGE_ERROR
 from .shapes import OF_ONE_RESPONSE, USAGE, Explained, as_base64_text, like, listed, response_id, usage
-from .spec import OPENAI_ERROR, TaskSpec
+from .spec import MESSAGE_ERROR, OPENAI_ERROR, TaskSpec
 
 Show = Callable[[Floats, TaskResult], Any]  # the response of vectors
 

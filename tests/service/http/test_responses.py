@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packbert.service.errors import ServiceError
 from packbert.service.http.app import error_shape_of
 from packbert.service.http.dialects.spec import OPENAI_ERROR
 from packbert.service.http.dialects.vectors import build_response
@@ -65,9 +66,11 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
     ],
 )
 def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
-    content = json.loads(error_shape_of("/v1/embeddings").write("mine", status, "a sentence", "code", 3))
-    error = {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}
-    assert content == {"error": error, "detail": "a sentence"}
+    error = ServiceError("a sentence", code="code", index=3)
+    error.status = status
+    content = json.loads(error_shape_of("/v1/embeddings").write("mine", error))
+    shown = {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}
+    assert content == {"error": shown, "detail": "a sentence"}
 
 
 @pytest.mark.parametrize(
