@@ -21,7 +21,7 @@ from ..models import Models, ServedModel
 from ..observability.scrape import OPENMETRICS
 from ..observability.series import MISDIRECTED
 from ..tasks.inputs import Status
-from .dialects import kserve, labels, model_lists, native, rerank, root, score, vectors
+from .dialects import kserve, model_lists, native, rerank, root, scores, vectors
 from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from .endpoint import TaskEndpoint, TaskFastPath, make_endpoint
 from .headers import ApiKeys
@@ -47,8 +47,7 @@ TASKS = {
     **rerank.ROUTES,
     **model_lists.ROUTES,
     **root.ROUTES,
-    **labels.ROUTES,
-    **score.ROUTES,
+    **scores.ROUTES,
     **native.TOKEN_ROUTES,
 }
 AddGetRoutes = Callable[[APIRouter, ServedModel], None]
