@@ -123,7 +123,7 @@ def _openai_texts(request: EmbeddingsRequest) -> TextsOrIds:
 
 
 def _openai(tasks: Tasks, request: EmbeddingsRequest, vectors: Floats, result: TaskResult) -> LongObject:
-    write, model = WRITERS[stated(request, "encoding_format")[0] or "float"], tasks.manifest.name
+    write, model = WRITERS[stated(request, "encoding_format") or "float"], tasks.manifest.name
 
     def show(row: Floats, index: int) -> dict[str, Any]:
         return {"object": "embedding", "embedding": write(row), "index": index}
