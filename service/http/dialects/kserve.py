@@ -33,6 +33,33 @@ VECTORS = ("embedding",)
 LABELS = ("scores", "label")
 Value = Floats | Sequence[str]  # FP32, or BYTES [n]
 NULL_IS_EMPTY = BeforeValidator(lambda parameters: {} if parameters is None else parameters)
+OUTPUT = like(
+    "OutputTensor",
+    name="embedding",
+    datatype="FP32",
+    shape=[1, 3],
+    data=Explained(([0.1, -0.2, 0.3], ["positive"]), "absent where binary", absent=True),
+    parameters=Explained({"binary_data_size": 12}, "binary_data_size where the tensor is after the JSON", absent=True),
+)
+INFER_RESPONSE = like(
+    "InferResponse",
+    model_name="sample",
+    model_version="1",
+    id=Explained("1", "of the request, if it has one", absent=True),
+    outputs=[OUTPUT],
+)
+SERVER = like("ServerMetadata", name="packbert", version="0.1.0", extensions=["binary_tensor_data"])
+LIVE, READY = like("Live", live=True), like("Ready", ready=True)
+MODEL_READY = like("ModelReady", name="sample", ready=True)
+TENSOR = like("TensorMetadata", name="text", datatype="BYTES", shape=Explained([-1], "-1: any size"))
+MODEL = like(
+    "ModelMetadata",
+    name="sample",
+    versions=["1"],
+    platform="onnxruntime",
+    inputs=Explained([TENSOR], "a classifier of texts also takes `text_pair`"),
+    outputs=[TENSOR],
+)
 
 
 class InferParameters(EmbeddingFields):
@@ -76,35 +103,6 @@ class InferRequest(Body):
     model_name: str | None = Field(None, description="of KServe's client: the path names the model; has no effect")
 
 
-OUTPUT = like(
-    "OutputTensor",
-    name="embedding",
-    datatype="FP32",
-    shape=[1, 3],
-    data=Explained(([0.1, -0.2, 0.3], ["positive"]), "absent where binary", absent=True),
-    parameters=Explained({"binary_data_size": 12}, "binary_data_size where the tensor is after the JSON", absent=True),
-)
-INFER_RESPONSE = like(
-    "InferResponse",
-    model_name="sample",
-    model_version="1",
-    id=Explained("1", "of the request, if it has one", absent=True),
-    outputs=[OUTPUT],
-)
-SERVER = like("ServerMetadata", name="packbert", version="0.1.0", extensions=["binary_tensor_data"])
-LIVE, READY = like("Live", live=True), like("Ready", ready=True)
-MODEL_READY = like("ModelReady", name="sample", ready=True)
-TENSOR = like("TensorMetadata", name="text", datatype="BYTES", shape=Explained([-1], "-1: any size"))
-MODEL = like(
-    "ModelMetadata",
-    name="sample",
-    versions=["1"],
-    platform="onnxruntime",
-    inputs=Explained([TENSOR], "a classifier of texts also takes `text_pair`"),
-    outputs=[TENSOR],
-)
-
-
 async def _infer(tasks: Tasks, request: InferRequest) -> Task:
     parameters, manifest = request.parameters, tasks.manifest
     names = _find_outputs(manifest, request)
@@ -123,7 +121,7 @@ async def _infer(tasks: Tasks, request: InferRequest) -> Task:
         if names == LABELS:
             best = [manifest.labels[i] for i in value.argmax(axis=-1).tolist()]
             outputs = {"scores": value.astype("<f4"), "label": best}
-        return await build_response(manifest.name, VERSION, request, outputs)
+        return await _build_response(manifest.name, request, outputs)
 
     return task._replace(answer=answer)
 
@@ -225,7 +223,7 @@ def _read_texts(name: str, content: memoryview, most: int) -> list[str]:
     return texts
 
 
-async def build_response(name: str, version: str, request: InferRequest, outputs: Mapping[str, Value]) -> Any:
+async def _build_response(name: str, request: InferRequest, outputs: Mapping[str, Value]) -> Any:
     """The tensors that the request names, all without names: a value for `json_bytes`, or Content with binary ones."""
     by_default = request.parameters.binary_data_output
     asked = {one.name: one.parameters.binary_data for one in request.outputs or ()} or dict.fromkeys(outputs)
@@ -241,7 +239,7 @@ async def build_response(name: str, version: str, request: InferRequest, outputs
         else:
             tensor["data"] = value if floats is None else orjson.Fragment(bytes(await json_bytes(floats.reshape(-1))))
         tensors.append(tensor)
-    own = {"model_name": name, "model_version": version} | ({"id": request.id} if request.id else {})
+    own = {"model_name": name, "model_version": VERSION} | ({"id": request.id} if request.id else {})
     content = own | {"outputs": tensors}
     if not binary:
         return content
@@ -253,17 +251,6 @@ def _to_bytes(value: Value) -> bytes:
     if isinstance(value, np.ndarray):
         return value.astype("<f4").tobytes()
     return b"".join(SIZE.pack(len(text)) + text for text in (one.encode() for one in value))
-
-
-INFER = TaskSpec(
-    "infer",
-    _infer,
-    InferRequest,
-    INFER_RESPONSE,
-    "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
-    binary_header=JSON_LENGTH,
-    attach=attach_texts,
-)
 
 
 def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
@@ -325,3 +312,14 @@ def _tensor(name: str, datatype: str, *sizes: int) -> dict[str, Any]:
 
 def _ready(content: Mapping[str, Any], reason: str) -> Response:
     return json_response({**content, "ready": not reason}, 503 if reason else 200)
+
+
+INFER = TaskSpec(
+    "infer",
+    _infer,
+    InferRequest,
+    INFER_RESPONSE,
+    "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
+    binary_header=JSON_LENGTH,
+    attach=attach_texts,
+)
