@@ -58,7 +58,7 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
 }
 DOCUMENTATION = "/docs"
-# what begins so
+# on BERT_ADMIN_PORT: all paths that begin so
 ADMIN_PATHS = (ADMIN_PATH, "/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")
 PROBE_PATHS = ("/health", "/ready")  # on both ports
 MIN_COMPRESSED_BYTES = 1024
@@ -73,7 +73,7 @@ def error_shape_of(path: str) -> ErrorShape:
     """The shape of an error that no task raised, such as a 404 or a 405."""
     if "/" in (of_model := path.removeprefix(PREFIX)) and of_model != path:  # a route, of a model that is not there
         after_name = f"/{of_model.partition('/')[2]}"
-        path = max((one for one in TASKS if path.endswith(one)), key=len, default=after_name)
+        path = max((task for task in TASKS if path.endswith(task)), key=len, default=after_name)
     if path in TASKS:
         return TASKS[path].error_shape
     first, *others = path.removeprefix("/").split("/")
@@ -99,7 +99,7 @@ def create_app(models: Models, keys: ApiKeys | None = None) -> ASGIApp:
 
 
 def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoint]) -> FastAPI:
-    """All routes of a model. Adds those of its tasks to `endpoints`; those without a name are the default's."""
+    """All routes of a model. Adds its tasks to `endpoints`: under its name, and without a name if none is there yet."""
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
         redoc_url=None,
@@ -129,7 +129,7 @@ def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoi
 
 
 def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:
-    """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
+    """An application for two ports: `admin` answers on `admin_port`, `public` on any other.
 
     The port is that of the socket which accepted the connection, so no header of a request chooses it.
     """
@@ -160,7 +160,7 @@ def _finish(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> FastAPI:
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """`app`, for pages of other origins too where there are any: a service without them has no such middleware."""
+    """`app`, for pages of other origins too. A service without BERT_ALLOWED_ORIGINS has no such middleware."""
     if not origins:
         return app
     exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows", "x-model-digest"]
@@ -170,8 +170,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
 
 
 def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
-    """Their responses are built directly; the models only document them."""
-
+    """Adds /health, /ready, /info and /metrics. The response models only document what these functions build."""
     get = partial(app.get, tags=[SERVICE])
 
     @get("/health", response_model=Status, summary="The process responds")
@@ -217,7 +216,7 @@ def _add_dialects_get_routes(app: FastAPI, model: ServedModel, keys: ApiKeys) ->
 
 
 def _add_openapi_route(app: FastAPI) -> None:
-    """In place of FastAPI's, which writes the document again for each request: 20 ms of the event loop.
+    """Replaces FastAPI's route, which writes the document again for each request: 20 ms of the event loop.
 
     It has all routes, also those that are on another port. The task routes get FastAPI's form only when the document is
     asked for: that takes 0.16 s.
@@ -243,7 +242,7 @@ def _add_openapi_route(app: FastAPI) -> None:
 
 
 def _documented(route: BaseRoute) -> BaseRoute:
-    """A task's route as FastAPI documents it; the others as they are, also one that shares its path with a task."""
+    """A task's route as FastAPI documents it; any other route as it is, also if it shares its path with a task."""
     if isinstance(route, Route) and isinstance(route.endpoint, TaskEndpoint):
         return TaskRoute(route.path, route.endpoint)
     return route
@@ -276,7 +275,7 @@ def add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
 
 
 def _name_paths(app: FastAPI, path: str) -> str:
-    """The paths of this server, the one most like `path` first."""
+    """The paths of this server, and first the path that is most like `path`."""
     routes = [route for route in app.routes if isinstance(route, Route)]
     known = list(dict.fromkeys(each.path for each in routes if each.include_in_schema or each.path == DOCUMENTATION))
     near = difflib.get_close_matches(path, known, n=1)
@@ -285,6 +284,6 @@ def _name_paths(app: FastAPI, path: str) -> str:
 
 
 def _methods_at(app: FastAPI, scope: Scope) -> list[str]:
-    """Those that a route at the path of `scope` takes; HEAD, which `TaskFastPath` turns into GET, is not named."""
+    """The methods that a route at the path of `scope` takes, without HEAD, which `TaskFastPath` turns into GET."""
     asked = ((method, {**scope, "method": method}) for method in ("GET", "POST"))
     return [method for method, one in asked if any(route.matches(one)[0] is Match.FULL for route in app.routes)]

@@ -28,7 +28,7 @@ from .spec import Content, TaskSpec
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
 OCTETS = "application/octet-stream"
 SIZE = struct.Struct("<I")  # before each element of a binary BYTES tensor
-VERSION = "1"  # an artifact has no versions; clients of the protocol ask for one
+VERSION = "1"  # clients of the protocol ask for a version; an artifact has none
 VECTORS = ("embedding",)
 LABELS = ("scores", "label")
 Value = Floats | Sequence[str]  # FP32, or BYTES [n]
@@ -224,7 +224,7 @@ def _read_texts(name: str, content: memoryview, most: int) -> list[str]:
 
 
 async def _build_response(name: str, request: InferRequest, outputs: Mapping[str, Value]) -> Any:
-    """The tensors that the request names, all without names: a value for `json_bytes`, or Content with binary ones."""
+    """The tensors that the request names, or all: a value for `json_bytes`, or Content if a tensor is binary."""
     by_default = request.parameters.binary_data_output
     asked = {one.name: one.parameters.binary_data for one in request.outputs or ()} or dict.fromkeys(outputs)
     tensors, binary = [], []
@@ -254,7 +254,7 @@ def _to_bytes(value: Value) -> bytes:
 
 
 def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
-    """By paths with the model's name: another name is a 404."""
+    """The routes under the model's name: another name is a 404."""
     path = f"/v2/models/{model.artifact.manifest.name}"
     versioned = replace(INFER, operation="infer_by_version")
     return {f"{path}/infer": INFER, f"{path}/versions/{VERSION}/infer": versioned}

@@ -1,4 +1,4 @@
-"""The models of this service as OpenAI, infinity and Ollama list them; Ollama's description of one, and its version."""
+"""The models of this service as OpenAI, infinity and Ollama list and describe them; its version, for Ollama."""
 
 import time
 from collections.abc import Callable

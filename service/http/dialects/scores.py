@@ -129,7 +129,7 @@ async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | li
 
 
 def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
-    """Raises Invalid where not exactly two fields hold texts, or these two do not belong together."""
+    """The texts of both sides. Raises Invalid if not exactly two fields hold texts, or these do not belong together."""
     texts = {name: getattr(request, name) for side in SIDES for name in side}
     given = {name: value for name, value in texts.items() if value is not None}
     for first, second in SIDES:

@@ -24,9 +24,9 @@ class Explained(NamedTuple):
 
 
 def like(model: str, about: str = "", /, **example: Any) -> type[BaseModel]:
-    """The model `model` that documents a JSON object of the form of `example`.
+    """The pydantic model, named `model`, that documents a JSON object of the form of `example`.
 
-    Of a list it documents the first item, and a tuple is one of several forms; a type stands for itself.
+    A list is documented by its first item, a tuple holds alternatives, and a type stands for itself.
     """
     fields: dict[str, Any] = {}
     for key, value in example.items():

@@ -103,13 +103,13 @@ class TaskSpec:
     request_model: type[Body]
     response_model: object  # documents the value of the answer, and does not validate it
     summary: str
-    npy: bool = False  # the value is one array, which is also served as NPY
+    npy: bool = False  # the value is an array, which is also served as NPY
     of_tei: bool = False  # answers have text-embeddings-inference's headers
     error_shape: ErrorShape = SERVICE_ERROR
     operation: str = ""  # the operation id of a further route to the same task
     binary_header: bytes = b""  # has the bytes of JSON at the start of a body that is not only JSON
     attach: Callable[[Any, bytes, int], Body] | None = None  # the rest, with at most so many inputs, to its request
-    head: str = ""  # that the model needs; empty where it depends on the body
+    head: str = ""  # that the model needs; empty if that depends on the body
 
     def check_head(self, tasks: Tasks) -> None:
         """Raises NoSuchHead."""
@@ -117,7 +117,7 @@ class TaskSpec:
             tasks.require_head(self.head)
 
     async def answer(self, served: ServedModel, request: Body) -> TaskResult:
-        """The answer of a model that has the head, and of models that are swapped which one it is of."""
+        """The answer of a model that has the head; its digest is in the result if the model can be swapped."""
         with served.answering() as tasks:
             digest = served.digest
             result = await answer_request(tasks, self.task, request)

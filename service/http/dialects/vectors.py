@@ -306,6 +306,6 @@ ROUTES = {
 
 
 def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
-    """Azure's, by a path with the model's name: another name is a 404."""
+    """Azure's route, whose path holds the model's name: another name is a 404."""
     path = f"/openai/deployments/{model.artifact.manifest.name}/embeddings"
     return {path: replace(EMBEDDINGS, operation="embeddings_of_azure")}
