@@ -25,6 +25,13 @@ from .shapes import USAGE, Explained, like, response_id, type_like, usage
 from .spec import MESSAGE_ERROR, TaskSpec
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
+TEXT_SCORE = like("TextScore", index=0, score=0.98, text=Explained("a bear", "with return_text", absent=True))
+RANKING = like(
+    "Ranking",
+    index=Explained(0, "of the passage in the request"),
+    logit=Explained(4.2, "of a model that is no cross-encoder: the cosine"),
+)
+RANKING_RESPONSE = like("RankingResponse", "NVIDIA's response, best first.", rankings=[RANKING], usage=USAGE)
 
 
 class Document(Body):
@@ -67,7 +74,6 @@ class RankingRequest(ClientFields, TruncationFields):
     passages: FailFastList[Document] = Field(examples=[[{"text": "a bear"}, {"text": "it rains"}]])
 
 
-TEXT_SCORE = like("TextScore", index=0, score=0.98, text=Explained("a bear", "with return_text", absent=True))
 RESULT = like(
     "Result",
     index=Explained(0, "of the document in the request"),
@@ -86,12 +92,6 @@ RERANK_RESPONSE = like(
     meta={"tokens": {"input_tokens": 12}},
 )
 RESPONSES = type_like(([TEXT_SCORE], RERANK_RESPONSE))
-RANKING = like(
-    "Ranking",
-    index=Explained(0, "of the passage in the request"),
-    logit=Explained(4.2, "of a model that is no cross-encoder: the cosine"),
-)
-RANKING_RESPONSE = like("RankingResponse", "NVIDIA's response, best first.", rankings=[RANKING], usage=USAGE)
 
 
 async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:

@@ -246,14 +246,14 @@ WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a n
     "ubinary": lambda row: np.packbits(row > 0),
 }
 OPENAI = VectorDialect(_openai_texts, _openai, of_prompt=("input_type", "task"))
-OLLAMA = VectorDialect(lambda request: as_list(request.input), _ollama, truncates=True)
+OLLAMA = VectorDialect(lambda request: request.input, _ollama, truncates=True)
 OLLAMA_PROMPT = VectorDialect(
-    lambda request: [request.prompt],
+    lambda request: request.prompt,
     lambda tasks, request, vectors, result: {"embedding": vectors[0]},
     truncates=True,
     unit_length=False,
 )
-POOLING = VectorDialect(lambda request: as_list(request.input), _pooled)
+POOLING = VectorDialect(lambda request: request.input, _pooled)
 EMBEDDINGS = TaskSpec(
     "embeddings",
     OPENAI.task,
