@@ -154,7 +154,7 @@ def _find_outputs(manifest: Manifest, request: InferRequest) -> tuple[str, ...]:
 def _find_inputs(request: InferRequest) -> list[Text]:
     """The texts, or the pairs with `text_pair`. Raises Invalid for other inputs."""
     names = [one.name for one in request.inputs]
-    texts, seconds = read_texts(request, "text"), read_texts(request, "text_pair")
+    texts, seconds = _find_texts(request, "text"), _find_texts(request, "text_pair")
     if texts is None or sorted(names) not in (["text"], ["text", "text_pair"]):
         given = ", ".join(names) or "none"
         raise Invalid(f"the inputs are {given}; this model takes text, and text_pair for pairs", code="tensor")
@@ -165,7 +165,7 @@ def _find_inputs(request: InferRequest) -> list[Text]:
     return list(zip(texts, seconds, strict=True))
 
 
-def read_texts(request: InferRequest, name: str) -> list[str] | None:
+def _find_texts(request: InferRequest, name: str) -> list[str] | None:
     """The texts of the input `name`; None without it. Raises Invalid for anything but BYTES of the stated shape."""
     tensor = next((one for one in request.inputs if one.name == name), None)
     if tensor is None:
@@ -182,7 +182,7 @@ def read_texts(request: InferRequest, name: str) -> list[str] | None:
     return texts
 
 
-def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> InferRequest:
+def _attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> InferRequest:
     """The request with the texts of its binary tensors in `data`; `content` has them.
 
     Raises Invalid, and TooLarge for more than `max_inputs` texts and as many of pairs.
@@ -195,7 +195,7 @@ def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> Infe
             if at + size > len(content):
                 message = f"{tensor.name}: binary_data_size is {size}; {len(content) - at} bytes are left of the body"
                 raise Invalid(message, code="tensor")
-            texts = _read_texts(tensor.name, memoryview(content)[at : at + size], left)
+            texts = _decode_texts(tensor.name, memoryview(content)[at : at + size], left)
             tensor = tensor.model_copy(update={"data": texts})
             at, left = at + size, left - len(texts)
         inputs.append(tensor)
@@ -204,19 +204,20 @@ def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> Infe
     return request.model_copy(update={"inputs": inputs})
 
 
-def _read_texts(name: str, content: memoryview, most: int) -> list[str]:
+def _decode_texts(name: str, content: memoryview, most: int) -> list[str]:
     """The elements of a binary BYTES tensor. Raises Invalid, and TooLarge for more than `most`."""
     texts: list[str] = []
     at = 0
     while at < len(content):
         if len(texts) == most:
             raise TooLarge(f"{name} has more elements than a request has inputs (BERT_MAX_INPUTS): split it")
-        end = at + SIZE.size + (SIZE.unpack_from(content, at)[0] if at + SIZE.size <= len(content) else 0)
-        if end > len(content) or end < at + SIZE.size:
+        start = at + SIZE.size
+        end = start + (SIZE.unpack_from(content, at)[0] if start <= len(content) else 0)
+        if end > len(content):
             message = f"{name}: element {len(texts)} ends after the tensor's {len(content)} bytes"
             raise Invalid(f"{message}; each element is its size, 4 bytes, little-endian, and its bytes", code="tensor")
         try:
-            texts.append(str(content[at + SIZE.size : end], "utf-8"))
+            texts.append(str(content[start:end], "utf-8"))
         except UnicodeDecodeError:
             raise Invalid(f"{name}: the text is not UTF-8", code="tensor", index=len(texts)) from None
         at = end
@@ -321,5 +322,5 @@ INFER = TaskSpec(
     INFER_RESPONSE,
     "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
     binary_header=JSON_LENGTH,
-    attach=attach_texts,
+    attach=_attach_texts,
 )
