@@ -5,7 +5,6 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,8 +46,6 @@ Headers = dict[bytes, bytes]  # by name in lower case; the last of those that ha
 VALID_ID = re.compile(rb"[!-~]{1,128}")
 SPLIT = "(BERT_MAX_BODY_BYTES): split it"
 TIMEOUT = b"x-request-timeout-ms"
-# the model that the body names; None: that of the route
-ASKED: ContextVar[str | None] = ContextVar("asked", default=None)
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
 OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 log = logging.getLogger("service")
@@ -110,8 +107,6 @@ class TaskFastPath:
 class TaskRequest:
     """A POST on a task's path: its head, its body and its response."""
 
-    __slots__ = ("_held", "_receive", "_send", "connection", "content_length", "headers", "id", "path", "received")
-
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
         self.path: str = scope["path"]
@@ -121,6 +116,7 @@ class TaskRequest:
         self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
         self.received = time.perf_counter()  # the head, then the last byte of the body
         self._held = 0  # bytes of the body that are counted
+        self.asked: str | None = None  # the model that the body names, empty if it is unknown; None: that of the route
         # a server that reports no disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
 
@@ -240,7 +236,7 @@ class TaskEndpoint:
                     is_json = spec.attach is None
                     parsed = parse(spec.request_model, body) if is_json else spec.read(request.headers, body, settings)
                 del body  # the texts that were parsed from it take as much
-                result = await self.answer(parsed)
+                result = await self.answer(request, parsed)
                 content, media_type, headers = await self._write_content(request, result)
             metrics.answered(
                 spec.name,
@@ -264,16 +260,16 @@ class TaskEndpoint:
             cells[stage] -= 1
             request.release_body()
 
-    def answer(self, request: Body) -> Awaitable[TaskResult]:
+    def answer(self, request: TaskRequest, body: Body) -> Awaitable[TaskResult]:
         """The answer of the model that the body names, or of the route's model. Raises NotFound too."""
         model = self.model
         if self.by_body:
-            if isinstance(name := getattr(request, "model", None), str):
-                ASKED.set("")
+            if isinstance(name := getattr(body, "model", None), str):
+                request.asked = ""
                 model = model.models.find(name)
-                ASKED.set(model.name)
+                request.asked = model.name
             self.spec.check_head(model.current.tasks)
-        return answer_shared(self.spec, model, request) if model.shares else self.spec.answer(model, request)
+        return answer_shared(self.spec, model, body) if model.shares else self.spec.answer(model, body)
 
     async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
         """The request in a large or coded body, and its bytes without coding. Raises DeadlineExceeded too."""
@@ -306,12 +302,11 @@ class TaskEndpoint:
         """Gives the connection the fields of the access log that it does not know itself."""
         if self.model.settings.access_log:
             noted: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
-            request.connection.noted = self._name_model("model") | noted
+            request.connection.noted = self._name_model(request, "model") | noted
 
-    def _name_model(self, key: str) -> Fields:
+    def _name_model(self, request: TaskRequest, key: str) -> Fields:
         """The model that the request is for; empty if the body names an unknown model: that is the client's text."""
-        asked = ASKED.get()
-        name = self.model.artifact.manifest.name if asked is None else asked
+        name = self.model.artifact.manifest.name if request.asked is None else request.asked
         return {key: name} if name else {}
 
 
@@ -330,7 +325,7 @@ class TracedTaskEndpoint(TaskEndpoint):
         TaskEndpoint._note(self, request, outcome)
         if self.model.settings.access_log and (trace_id := current_trace_id()):
             request.connection.noted["trace_id"] = trace_id
-        named = {"bert.request_id": request.id.decode(), **self._name_model("gen_ai.request.model")}
+        named = {"bert.request_id": request.id.decode(), **self._name_model(request, "gen_ai.request.model")}
         if isinstance(outcome, ServiceError):
             self.tracing.record_outcome(outcome.status, named, outcome.code)
             waited = outcome.queue_seconds
