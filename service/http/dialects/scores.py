@@ -20,14 +20,14 @@ from ...tasks.predict import Floats, Label
 from ...tasks.results import LongObject, MadeList
 from .fields import VllmFields, truncation_fields
 from .rerank import CutFields, cut_sides
-from .shapes import OF_ONE_RESPONSE, Explained, like, listed
+from .shapes import LISTED, Explained, like, listed
 from .spec import OPENAI_ERROR, SCORE_ERROR, TaskSpec
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 LABELS_OF_INFINITY = like(
     "ClassifyResponse",
     "infinity's response: the labels of each text, best first.",
-    **OF_ONE_RESPONSE | {"object": "classify"},
+    **LISTED | {"object": "classify"},
     id="classify-5f2c0f9e1d3a4b7c",
     data=[list[Label]],
 )
@@ -39,13 +39,13 @@ CLASS = like(
     num_classes=2,
 )
 LABELS_OF_VLLM = like(
-    "VllmClassifyResponse", "vLLM's response.", id="classify-5f2c0f9e1d3a4b7c", **OF_ONE_RESPONSE, data=[CLASS]
+    "VllmClassifyResponse", "vLLM's response.", id="classify-5f2c0f9e1d3a4b7c", **LISTED, data=[CLASS]
 )
 SCORES = like(
     "ScoreResponse",
     "vLLM's response; the score of a cross-encoder, or of a plain encoder the cosine of two vectors.",
     id="score-5f2c0f9e1d3a4b7c",
-    **OF_ONE_RESPONSE,
+    **LISTED,
     data=[like("Score", index=0, object="score", score=0.93)],
 )
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))

@@ -53,7 +53,7 @@ def _is_plain(value: Any) -> bool:
 
 
 USAGE = like("Usage", prompt_tokens=7, total_tokens=7)
-OF_ONE_RESPONSE = {"created": 1790000000, "object": "list", "model": "sample", "usage": USAGE}
+LISTED = {"created": 1790000000, "object": "list", "model": "sample", "usage": USAGE}
 
 
 def usage(tokens: int) -> dict[str, int]:

@@ -34,7 +34,7 @@ from ...tasks.results import LongObject, MadeList
 from ...tokenization.encoding import TokenIds
 from ..responses import Floats
 from .fields import VllmFields, embedding_fields, stated, truncation_fields
-from .shapes import OF_ONE_RESPONSE, USAGE, Explained, as_base64_text, like, listed, response_id, usage
+from .shapes import LISTED, USAGE, Explained, as_base64_text, like, listed, response_id, usage
 from .spec import MESSAGE_ERROR, OPENAI_ERROR, TaskSpec
 
 NUMBERS = ([0.1, -0.2, 0.3], "zczMPQ==")
@@ -71,7 +71,7 @@ POOLING_RESPONSE = like(
     "PoolingResponse",
     "vLLM's response.",
     id="pooling-5f2c0f9e1d3a4b7c",
-    **OF_ONE_RESPONSE,
+    **LISTED,
     data=[like("Pooled", index=0, object="pooling", data=Explained(NUMBERS, BASE64))],
 )
 
