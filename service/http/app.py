@@ -2,7 +2,7 @@
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -50,9 +50,6 @@ TASKS = {
     **scores.ROUTES,
     **native.TOKEN_ROUTES,
 }
-AddGetRoutes = Callable[[APIRouter, ServedModel], None]
-GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_server_routes, kserve.add_get_routes, root.add_get_routes)
-GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (model_lists.add_get_routes,)
 OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a right or a wrong base URL
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
@@ -113,13 +110,12 @@ def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoi
         # the tasks are on the other port
         swagger_ui_parameters={"supportedSubmitMethods": []} if model.settings.admin_port else None,
     )
-    own, named_path = {}, f"{PREFIX}{model.name}"
+    named_path = f"{PREFIX}{model.name}"
     for path, spec in task_routes(model).items():
         endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(model, spec, keys, by_body=False)
-        own[path] = make_endpoint(model, spec, keys, by_body=path in TASKS and model.models.can_swap)
-    for path, endpoint in own.items():
-        endpoints.setdefault(path, endpoint)
-    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
+        unnamed = make_endpoint(model, spec, keys, by_body=path in TASKS and model.models.can_swap)
+        endpoints.setdefault(path, unnamed)
+        app.router.routes.append(Route(path, unnamed, methods=["POST"]))
     add_operational_routes(app, model)
     _add_dialects_get_routes(app, model, keys)
     _add_openapi_route(app)
@@ -207,12 +203,13 @@ def _add_dialects_get_routes(app: FastAPI, model: ServedModel, keys: ApiKeys) ->
     async def check_key(request: Request) -> None:
         keys.check(dict(request.scope["headers"]))
 
-    with_key = [API_KEY, Depends(check_key)] if keys.required else []
-    for dependencies, modules in (([], GET_ROUTES), (with_key, GET_ROUTES_WITH_KEY)):
-        router = APIRouter(dependencies=dependencies, tags=[OTHER_GROUP])
-        for add_get_routes in modules:
-            add_get_routes(router, model)
-        app.include_router(router)
+    router = APIRouter(tags=[OTHER_GROUP])
+    for add_routes in (kserve.add_server_routes, kserve.add_get_routes, root.add_get_routes):
+        add_routes(router, model)
+    app.include_router(router)
+    with_key = APIRouter(dependencies=[API_KEY, Depends(check_key)] if keys.required else [], tags=[OTHER_GROUP])
+    model_lists.add_get_routes(with_key, model)
+    app.include_router(with_key)
 
 
 def _add_openapi_route(app: FastAPI) -> None:
