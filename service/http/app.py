@@ -156,7 +156,7 @@ def _finish(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> FastAPI:
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """`app`, for pages of other origins too. A service without BERT_ALLOWED_ORIGINS has no such middleware."""
+    """`app`, for pages of other origins too. A service without BERT_CORS_ORIGINS has no such middleware."""
     if not origins:
         return app
     exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows", "x-model-digest"]
