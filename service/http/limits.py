@@ -19,8 +19,6 @@ RETRY_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 1.0  # until the acceptor looks again, if no connection has ended
 RESERVE = 64  # connections over the number: only their probes are answered
 ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
-MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
-MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
 TRIM_SECONDS = 1.0  # after the last counted byte; while requests follow each other, freed memory is used again
 
 
@@ -77,13 +75,13 @@ class ConnectionLimits:
     """What all connections of a process share: limits, and the open connections with their tasks."""
 
     client_timeout_seconds: float = 20.0
-    max_header_bytes: int = MAX_HEADER_BYTES
-    min_read_bytes_per_second: int = MIN_READ_BYTES_PER_SECOND
+    keep_alive_seconds: float = 75.0  # longer than the 60 of common load balancers, which must be the first to close
+    max_header_bytes: int = 2**14  # of a request's first line and headers
+    min_read_bytes_per_second: int = 10_000  # of a response; a client that reads more slowly is disconnected
     buffered: BufferedBytes = field(default_factory=BufferedBytes)
     on_connection_lost: Callable[[], None] = lambda: None
     on_rejected: Callable[[int, str], None] = lambda status, code: None
     log_access: Callable[..., None] | None = None  # gets the fields of a line for each response; None: no access log
-    keep_alive_seconds: float = 75.0
     closing: bool = False  # each connection closes after its next response
     most: int = 2**31  # connections
     is_over: Callable[[], bool] = lambda: False  # more of them are open

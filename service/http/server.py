@@ -51,7 +51,6 @@ GIL_SWITCH_SECONDS = 0.0005
 COLLECT_AFTER = 20_000
 MAX_CONNECTIONS = 1024  # of a process
 MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another
-KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common load balancers, which must be the first to close
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
 MakeModels = Callable[[Starting], Awaitable[Models]]
 log = logging.getLogger("service")
@@ -97,7 +96,6 @@ class Server:
             buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
             on_rejected=partial(metrics.refused, UNKNOWN),
             log_access=log_access if settings.access_log else None,
-            keep_alive_seconds=KEEP_ALIVE_SECONDS,
             most=MAX_CONNECTIONS,
             probes=frozenset(PROBE_PATHS),
         )
