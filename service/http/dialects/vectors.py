@@ -166,9 +166,7 @@ def _cohere_texts(request: CohereEmbedRequest) -> list[str]:
     return [each.content[0].text for each in request.inputs or ()]
 
 
-def _cohere(
-    version: Literal["1", "2"], _: Tasks, request: CohereEmbedRequest, vectors: Floats, result: TaskResult
-) -> LongObject:
+def _cohere(version: str, _: Tasks, request: CohereEmbedRequest, vectors: Floats, result: TaskResult) -> LongObject:
     types = dict.fromkeys(request.embedding_types or ("float",))
     by_type = LongObject({name: MadeList(WRITERS[name], vectors) for name in types})
     as_floats = version == "1" and not request.embedding_types
