@@ -89,7 +89,7 @@ class Alone:
 class Server:
     """Answers from the first second to the last: `Starting` until the models are loaded, then their application."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, make: MakeModels, member: "Alone | None" = None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, make: MakeModels, member: Alone | None = None) -> None:
         """`make` finds what is to be served."""
         self.settings, self.metrics, self.member = settings, metrics, member or Alone()
         self.limits = ConnectionLimits(
