@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ...errors import Invalid
 from ...tasks.flow import Tasks
-from ...tasks.inputs import NO_EFFECT, Body, EmbeddingFields, TruncationFields
+from ...tasks.inputs import NO_EFFECT, Body, TruncationFields
 from ...tokenization.encoding import Direction
 
 THEIRS = {  # field of this service -> its names in other servers' requests
@@ -22,7 +22,6 @@ KINDS = {  # what Voyage, Jina and Cohere call them
     **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document"), DOCUMENT),
     "text": (),  # neither
 }
-EMBEDDING = EmbeddingFields()
 
 
 class VllmFields(TruncationFields):
@@ -68,25 +67,6 @@ def truncation_fields(tasks: Tasks, request: TruncationFields, *, truncates: boo
         truncate = truncate or True
     fields = {"special_tokens": request.special_tokens, "truncate": truncates if truncate is None else truncate}
     return fields if side is None else fields | {"truncation_direction": side}
-
-
-def embedding_fields(
-    tasks: Tasks, request: TruncationFields, *, truncates: bool | None, unit_length: bool, of_prompt: tuple[str, ...]
-) -> EmbeddingFields:
-    """The request in the fields of /embed.
-
-    Vectors that are of `unit_length` are so unless it says otherwise; fields `of_prompt` name a prompt or a kind of
-    text. Raises as `truncation_fields` and `find_prompt_name`.
-    """
-    fields = truncation_fields(tasks, request, truncates=truncates)
-    normalize, dimensions = stated(request, "normalize"), stated(request, "dimensions")
-    fields["normalize"] = tasks.embedding.openai_normalize if unit_length and normalize is None else normalize
-    fields["dimensions"] = dimensions or None
-    own = request if isinstance(request, EmbeddingFields) else EMBEDDING
-    field = next((field for field in of_prompt if getattr(request, field)), None)
-    if field is not None and own.prompt is None and own.prompt_name is None:
-        fields["prompt_name"] = find_prompt_name(tasks, field, getattr(request, field))
-    return own.model_copy(update=fields)
 
 
 def find_prompt_name(tasks: Tasks, field: str, name: str) -> str | None:

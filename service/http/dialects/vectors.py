@@ -33,7 +33,7 @@ from ...tasks.pairs import score_labels
 from ...tasks.results import LongObject, MadeList
 from ...tokenization.encoding import TokenIds
 from ..responses import Floats
-from .fields import VllmFields, embedding_fields, stated, truncation_fields
+from .fields import VllmFields, find_prompt_name, stated, truncation_fields
 from .shapes import LISTED, USAGE, Explained, as_base64_text, like, listed, response_id, usage
 from .spec import MESSAGE_ERROR, OPENAI_ERROR, TaskSpec
 
@@ -83,17 +83,26 @@ class VectorDialect:
     texts: Callable[[Any], TextsOrIds]
     show: Callable[[Tasks, Any, Floats, TaskResult], Any]  # the response of [inputs, dimensions]
     truncates: bool | None = None  # by default
-    unit_length: bool = True
+    unit_length: bool = True  # by default
     of_prompt: tuple[str, ...] = ()  # fields that name a prompt, or a kind of text
 
     async def task(self, tasks: Tasks, request: Any) -> Task:
-        texts = self.texts(request)
-        fields = embedding_fields(
-            tasks, request, truncates=self.truncates, unit_length=self.unit_length, of_prompt=self.of_prompt
-        )
+        texts, fields = self.texts(request), self._fields(tasks, request)
         inputs = embed.read_inputs(tasks, texts, getattr(request, "tokenizer", None), fields)
         task = await embed.embed_texts(tasks, inputs, fields, accepts_empty=not isinstance(inputs, TokenIds))
         return task.then(partial(self.show, tasks, request))
+
+    def _fields(self, tasks: Tasks, request: TruncationFields) -> EmbeddingFields:
+        """The request in the fields of /embed. Raises as `truncation_fields`, `stated` and `find_prompt_name`."""
+        fields = truncation_fields(tasks, request, truncates=self.truncates)
+        normalize, by_default = stated(request, "normalize"), tasks.embedding.openai_normalize
+        fields["normalize"] = by_default if self.unit_length and normalize is None else normalize
+        fields["dimensions"] = stated(request, "dimensions") or None
+        own = request if isinstance(request, EmbeddingFields) else EmbeddingFields()
+        field = next((field for field in self.of_prompt if getattr(request, field)), None)
+        if field is not None and own.prompt is None and own.prompt_name is None:
+            fields["prompt_name"] = find_prompt_name(tasks, field, getattr(request, field))
+        return own.model_copy(update=fields)
 
 
 class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
