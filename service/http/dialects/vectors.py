@@ -212,6 +212,10 @@ def _ollama(tasks: Tasks, _: OllamaRequest, vectors: Floats, result: TaskResult)
     return LongObject(own, prompt_eval_count=result.tokens, embeddings=vectors)
 
 
+def _ollama_prompt(_: Tasks, __: OllamaPromptRequest, vectors: Floats, ___: TaskResult) -> dict[str, Any]:
+    return {"embedding": vectors[0]}
+
+
 class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
     """vLLM's request for a vector or for a classifier's scores; vectors have unit length unless it says otherwise."""
 
@@ -253,13 +257,6 @@ WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a n
     "ubinary": lambda row: np.packbits(row > 0),
 }
 OPENAI = VectorDialect(_openai_texts, _openai, of_prompt=("input_type", "task"))
-OLLAMA = VectorDialect(lambda request: request.input, _ollama, truncates=True)
-OLLAMA_PROMPT = VectorDialect(
-    lambda request: request.prompt,
-    lambda tasks, request, vectors, result: {"embedding": vectors[0]},
-    truncates=True,
-    unit_length=False,
-)
 POOLING = VectorDialect(lambda request: request.input, _pooled)
 EMBEDDINGS = TaskSpec(
     "embeddings",
@@ -287,7 +284,7 @@ ROUTES = {
     },
     "/api/embed": TaskSpec(
         "embeddings",
-        OLLAMA.task,
+        VectorDialect(lambda request: request.input, _ollama, truncates=True).task,
         OllamaRequest,
         OLLAMA_RESPONSE,
         "Vectors of unit length by default, in the format of Ollama",
@@ -295,7 +292,7 @@ ROUTES = {
     ),
     "/api/embeddings": TaskSpec(
         "embeddings",
-        OLLAMA_PROMPT.task,
+        VectorDialect(lambda request: request.prompt, _ollama_prompt, truncates=True, unit_length=False).task,
         OllamaPromptRequest,
         like("OllamaPromptResponse", embedding=[0.1, -0.2, 0.3]),
         "A vector as the checkpoint gives it, in the format of Ollama",
