@@ -2,7 +2,7 @@
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -21,7 +21,7 @@ from ..models import Models, ServedModel
 from ..observability.scrape import OPENMETRICS
 from ..observability.series import MISDIRECTED
 from ..tasks.inputs import Status
-from .dialects import kserve, labels, model_lists, native, rerank, root, score, vectors
+from .dialects import kserve, model_lists, native, rerank, root, scores, vectors
 from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from .endpoint import TaskEndpoint, TaskFastPath, make_endpoint
 from .headers import ApiKeys
@@ -47,19 +47,15 @@ TASKS = {
     **rerank.ROUTES,
     **model_lists.ROUTES,
     **root.ROUTES,
-    **labels.ROUTES,
-    **score.ROUTES,
+    **scores.ROUTES,
     **native.TOKEN_ROUTES,
 }
-AddGetRoutes = Callable[[APIRouter, ServedModel], None]
-GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_server_routes, kserve.add_get_routes, root.add_get_routes)
-GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (model_lists.add_get_routes,)
 OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a right or a wrong base URL
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
 }
 DOCUMENTATION = "/docs"
-# what begins so
+# on BERT_ADMIN_PORT: all paths that begin so
 ADMIN_PATHS = (ADMIN_PATH, "/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")
 PROBE_PATHS = ("/health", "/ready")  # on both ports
 MIN_COMPRESSED_BYTES = 1024
@@ -74,7 +70,7 @@ def error_shape_of(path: str) -> ErrorShape:
     """The shape of an error that no task raised, such as a 404 or a 405."""
     if "/" in (of_model := path.removeprefix(PREFIX)) and of_model != path:  # a route, of a model that is not there
         after_name = f"/{of_model.partition('/')[2]}"
-        path = max((one for one in TASKS if path.endswith(one)), key=len, default=after_name)
+        path = max((task for task in TASKS if path.endswith(task)), key=len, default=after_name)
     if path in TASKS:
         return TASKS[path].error_shape
     first, *others = path.removeprefix("/").split("/")
@@ -100,7 +96,7 @@ def create_app(models: Models, keys: ApiKeys | None = None) -> ASGIApp:
 
 
 def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoint]) -> FastAPI:
-    """All routes of a model. Adds those of its tasks to `endpoints`; those without a name are the default's."""
+    """All routes of a model. Adds its tasks to `endpoints`: under its name, and without a name if none is there yet."""
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
         redoc_url=None,
@@ -114,13 +110,12 @@ def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoi
         # the tasks are on the other port
         swagger_ui_parameters={"supportedSubmitMethods": []} if model.settings.admin_port else None,
     )
-    own, named_path = {}, f"{PREFIX}{model.name}"
+    named_path = f"{PREFIX}{model.name}"
     for path, spec in task_routes(model).items():
         endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(model, spec, keys, by_body=False)
-        own[path] = make_endpoint(model, spec, keys, by_body=path in TASKS and model.models.can_swap)
-    for path, endpoint in own.items():
-        endpoints.setdefault(path, endpoint)
-    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
+        unnamed = make_endpoint(model, spec, keys, by_body=path in TASKS and model.models.can_swap)
+        endpoints.setdefault(path, unnamed)
+        app.router.routes.append(Route(path, unnamed, methods=["POST"]))
     add_operational_routes(app, model)
     _add_dialects_get_routes(app, model, keys)
     _add_openapi_route(app)
@@ -130,7 +125,7 @@ def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoi
 
 
 def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:
-    """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
+    """An application for two ports: `admin` answers on `admin_port`, `public` on any other.
 
     The port is that of the socket which accepted the connection, so no header of a request chooses it.
     """
@@ -161,7 +156,7 @@ def _finish(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> FastAPI:
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """`app`, for pages of other origins too where there are any: a service without them has no such middleware."""
+    """`app`, for pages of other origins too. A service without BERT_CORS_ORIGINS has no such middleware."""
     if not origins:
         return app
     exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows", "x-model-digest"]
@@ -171,8 +166,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
 
 
 def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
-    """Their responses are built directly; the models only document them."""
-
+    """Adds /health, /ready, /info and /metrics. The response models only document what these functions build."""
     get = partial(app.get, tags=[SERVICE])
 
     @get("/health", response_model=Status, summary="The process responds")
@@ -209,16 +203,17 @@ def _add_dialects_get_routes(app: FastAPI, model: ServedModel, keys: ApiKeys) ->
     async def check_key(request: Request) -> None:
         keys.check(dict(request.scope["headers"]))
 
-    with_key = [API_KEY, Depends(check_key)] if keys.required else []
-    for dependencies, modules in (([], GET_ROUTES), (with_key, GET_ROUTES_WITH_KEY)):
-        router = APIRouter(dependencies=dependencies, tags=[OTHER_GROUP])
-        for add_get_routes in modules:
-            add_get_routes(router, model)
-        app.include_router(router)
+    router = APIRouter(tags=[OTHER_GROUP])
+    for add_routes in (kserve.add_server_routes, kserve.add_get_routes, root.add_get_routes):
+        add_routes(router, model)
+    app.include_router(router)
+    with_key = APIRouter(dependencies=[API_KEY, Depends(check_key)] if keys.required else [], tags=[OTHER_GROUP])
+    model_lists.add_get_routes(with_key, model)
+    app.include_router(with_key)
 
 
 def _add_openapi_route(app: FastAPI) -> None:
-    """In place of FastAPI's, which writes the document again for each request: 20 ms of the event loop.
+    """Replaces FastAPI's route, which writes the document again for each request: 20 ms of the event loop.
 
     It has all routes, also those that are on another port. The task routes get FastAPI's form only when the document is
     asked for: that takes 0.16 s.
@@ -244,7 +239,7 @@ def _add_openapi_route(app: FastAPI) -> None:
 
 
 def _documented(route: BaseRoute) -> BaseRoute:
-    """A task's route as FastAPI documents it; the others as they are, also one that shares its path with a task."""
+    """A task's route as FastAPI documents it; any other route as it is, also if it shares its path with a task."""
     if isinstance(route, Route) and isinstance(route.endpoint, TaskEndpoint):
         return TaskRoute(route.path, route.endpoint)
     return route
@@ -252,24 +247,24 @@ def _documented(route: BaseRoute) -> BaseRoute:
 
 def add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
     async def respond_error(request: Request, error: Exception) -> Response:
-        path, status, code, message = request.url.path, 500, "internal", UNEXPECTED
-        headers: Mapping[str, str] | None = None
-        if isinstance(error, ServiceError):
-            status, code, message, headers = error.status, error.code, error.message, error.headers
-        elif isinstance(error, HTTPException):
-            status, code, headers = error.status_code, MISDIRECTED.get(error.status_code, "http"), error.headers
-            message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
-        if status == 405:
+        path = request.url.path
+        refusal = error if isinstance(error, ServiceError) else ServiceError(UNEXPECTED)
+        headers: Mapping[str, str] | None = refusal.headers
+        if isinstance(error, HTTPException):
+            refusal.status, headers = error.status_code, error.headers
+            refusal.code = MISDIRECTED.get(refusal.status, "http")
+            refusal.message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
+        if refusal.status == 405:
             methods = _methods_at(app, request.scope)
             headers = {"allow": ", ".join(sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])}))}
-            message = f"{request.method} {path}: send {' or '.join(methods)}"
+            refusal.message = f"{request.method} {path}: send {' or '.join(methods)}"
             if path in tasks:
                 example = orjson.dumps(example_of(tasks[path].request_model)).decode()
-                message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
+                refusal.message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers=headers)
-        content = error_shape_of(path).write(request.state.request_id, status, message, code, None)
-        return Response(content, status, headers, JSON)
+        content = error_shape_of(path).write(request.state.request_id, refusal)
+        return Response(content, refusal.status, headers, JSON)
 
     app.add_exception_handler(HTTPException, respond_error)
     app.add_exception_handler(ServiceError, respond_error)
@@ -277,7 +272,7 @@ def add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
 
 
 def _name_paths(app: FastAPI, path: str) -> str:
-    """The paths of this server, the one most like `path` first."""
+    """The paths of this server, and first the path that is most like `path`."""
     routes = [route for route in app.routes if isinstance(route, Route)]
     known = list(dict.fromkeys(each.path for each in routes if each.include_in_schema or each.path == DOCUMENTATION))
     near = difflib.get_close_matches(path, known, n=1)
@@ -286,6 +281,6 @@ def _name_paths(app: FastAPI, path: str) -> str:
 
 
 def _methods_at(app: FastAPI, scope: Scope) -> list[str]:
-    """Those that a route at the path of `scope` takes; HEAD, which `TaskFastPath` turns into GET, is not named."""
+    """The methods that a route at the path of `scope` takes, without HEAD, which `TaskFastPath` turns into GET."""
     asked = ((method, {**scope, "method": method}) for method in ("GET", "POST"))
     return [method for method, one in asked if any(route.matches(one)[0] is Match.FULL for route in app.routes)]

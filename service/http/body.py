@@ -27,12 +27,12 @@ INLINE_BYTES = 2**14  # fewer take 1 ms on the event loop, 8 ms at the very wors
 PIECE_BYTES = 2**16  # of strings that are parsed at once: 0.5 ms
 OTHER_VALUES = 256  # beside the inputs and targets: the other fields of a request
 STRINGS_PER_INPUT = 4  # {"text": "a", "text_pair": "b"}
-ESCAPES, WORST_ESCAPE = 2, 12  # of one character in JSON, and their bytes: a surrogate pair
+ESCAPES, WORST_ESCAPE = 2, 12  # of a character in JSON, and their bytes: a surrogate pair
 BYTES_PER_VALUE = 20  # outside of strings: the digits of a token id, its comma and an indentation of 12
 SPACE_BYTES = 2**17  # likewise, of a body with few values
 NOT_JSON = "the body is not valid JSON in UTF-8: Invalid JSON"
 POSITION = re.compile(r" at line \d+ column \d+$")  # of a piece
-THREAD = ThreadPoolExecutor(1, "body-parser")  # one: the bodies of all clients are read one after another
+THREAD = ThreadPoolExecutor(1, "body-parser")  # a single thread: it reads the bodies of all clients in turn
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class BodyLimits:
 
     strings: int
     containers: int  # lists and objects
-    values: int  # commas and containers: one for each number, string, list and object
-    characters: int  # of one string
+    values: int  # commas and containers: each number, string, list and object has a comma or is a container
+    characters: int  # of a string
     settings: Settings
 
     @classmethod
@@ -69,7 +69,7 @@ class BodyLimits:
 
 
 def start_thread() -> None:
-    """So that a system that cannot start one more thread shows it at the start. Raises RuntimeError."""
+    """Starts the thread now: a system that can start no further thread fails at once. Raises RuntimeError."""
     THREAD.submit(int).result()
 
 
@@ -79,7 +79,7 @@ async def on_thread(step: Callable[[], T]) -> T:
 
 
 def parse(schema: type[Model], body: bytes, settings: Settings) -> Model:
-    """As `validation.parse`. Raises also TooLarge, for more values than a valid body can have."""
+    """The request in a body, as `validation.parse` reads it. Raises TooLarge too, for more values than are valid."""
     if len(body) <= INLINE_BYTES:
         return validation.parse(schema, body)
     return validation.validate(schema, decode(body.removeprefix(codecs.BOM_UTF8), BodyLimits.of(settings)))

@@ -1,4 +1,4 @@
-"""One connection of a client: HTTP/1.1 parsed by httptools, the application called as ASGI, responses written; all
+"""A connection of a client: HTTP/1.1 parsed by httptools, the application called as ASGI, responses written; all
 under limits of bytes and time.
 
 A connection goes from WAITING to HEAD, BODY and ANSWERING, and back; CLOSING can follow each of them. Requests that a
@@ -24,7 +24,7 @@ from .exchange import CONNECTION_KEY, ClientConnection, Exchange, Rejected, spli
 from .limits import ConnectionLimits
 
 SLICE_BYTES = 2**13  # parsed at a time: a rejection stops the rest, which the system may hand over in 250 KB
-UNREAD_BYTES = 2**16  # of a body: the system keeps further ones until the application reads these
+UNREAD_BYTES = 2**16  # of a body: the system keeps further bytes until the application reads these
 FREE_CHUNKS, LEAST_CHUNK_BYTES = 1000, 64  # of a body: each chunk takes as long as 64 bytes of another
 NOTED = frozenset({b"expect", b"host", b"transfer-encoding"})  # headers that the connection itself reads
 TIMER_SECONDS = 0.002  # by which a timer may be early: uvloop's have milliseconds
@@ -43,9 +43,8 @@ class Connection(asyncio.Protocol):
     unwritable: asyncio.Event | None = None  # as in Carrier
     since = 0.0  # by the loop's clock: the first byte of the request that arrives, or the last response
     _state = State.WAITING
-    _listed: OrderedDict[Any, None] | None = (
-        None  # of `limits`: while the first request, or the rest of one, is to come
-    )
+    # the list of `limits` that holds this connection while its first request, or the rest of a request, is to come
+    _listed: OrderedDict[Any, None] | None = None
     _timer: asyncio.TimerHandle | None = None  # no earlier than needed; it looks at `since`
     _write_timer: asyncio.TimerHandle | None = None
     _paused = False  # reading
@@ -56,7 +55,7 @@ class Connection(asyncio.Protocol):
     _url = b""
     _head_bytes = 0  # of the URL and the headers so far
     _went_on = False  # the slice being parsed has begun or ended a head or a request, or holds bytes of a body
-    _silent_bytes = 0  # of the slices since the last one that did: of a head, of trailers, of a chunk's size
+    _silent_bytes = 0  # of the slices since `_went_on` was true: of a head, of trailers, of a chunk's size
     _chunks = 0  # of the body so far
     _body_bytes = 0  # those in chunks
 
@@ -66,7 +65,7 @@ class Connection(asyncio.Protocol):
         self.client_connection = ClientConnection(limits.buffered)
         self._loop = asyncio.get_running_loop()
         self._new_parser()
-        self._exchanges: deque[Exchange] = deque()  # that are not answered; the first one runs
+        self._exchanges: deque[Exchange] = deque()  # that are not answered; the first of them runs
         self._headers: list[tuple[bytes, bytes]] = []
 
     # what the transport calls
@@ -124,12 +123,12 @@ class Connection(asyncio.Protocol):
     # what the server calls
 
     def close_after_response(self) -> None:
-        """To the newest request; without one the connection stays open until the server closes it."""
+        """Closes after the response to the newest request; without a request, when the server closes it."""
         if self._exchanges:
             self._exchanges[-1].keep_alive = False
 
     def shutdown(self) -> None:
-        """When the port has closed: a connection closes at once if no request of it has begun to arrive."""
+        """Closes, when the port has closed: at once if no request has begun to arrive, else after its response."""
         if self.transport.is_closing():
             return
         arrived = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
@@ -142,7 +141,7 @@ class Connection(asyncio.Protocol):
         return self.since if self._state is State.WAITING else None
 
     def give_way(self) -> None:
-        """To another connection, at once: the system's buffer is not waited for."""
+        """Closes for another connection, at once: the system's buffer is not waited for."""
         if self._state is not State.WAITING:
             self._reject(self._refuse_full())
         if self.transport.get_write_buffer_size():
@@ -193,7 +192,7 @@ class Connection(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is ignored
 
     def _parse(self) -> None:
-        """What has been received, up to a complete request that waits for its response. Raises Rejected."""
+        """Parses what was received, up to a complete request that waits for its response. Raises Rejected."""
         data, self._unparsed = memoryview(self._unparsed), b""
         for start in range(0, len(data), SLICE_BYTES):
             if self._is_behind:
@@ -231,13 +230,13 @@ class Connection(asyncio.Protocol):
                 raise self._refuse(400, f"the request is not valid HTTP/1.1: {error}") from None
 
     def _refuse(self, status: int, message: str) -> Rejected:
-        """To be raised. It is kept, because the parser's error has a callback's exception as its `__context__` alone,
-        which Python replaces where another one is being handled."""
+        """The error to be raised. It is kept: the parser's error has a callback's exception as its `__context__` alone,
+        which Python replaces if another exception is being handled."""
         self._rejected = Rejected(status, message)
         return self._rejected
 
     def _head_without_upgrade(self) -> bytes:
-        """For a new parser."""
+        """The head of the request without `upgrade`, for a new parser."""
         kept = b"".join(b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade")
         start = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
         self._new_parser()
@@ -370,12 +369,11 @@ class Connection(asyncio.Protocol):
         self.limits.on_rejected(rejected.status, rejected.code)
 
     def _respond_rejected(self, rejected: Rejected) -> None:
-        status, code = rejected.status, rejected.code
-        number, content, size = write_error(status, code, str(rejected))
+        number, content, size = write_error(rejected)
         self.transport.write(content)
         method = self._parser.get_method().decode("ascii") if self._url else ""
         path, _, _ = self._url.partition(b"?")  # a query may hold a secret
-        self.log_access(number, method, path.decode("latin-1"), status, size, code=code)
+        self.log_access(number, method, path.decode("latin-1"), rejected.status, size, code=rejected.code)
         self.close()
 
     def _pause_reading(self) -> None:
@@ -386,7 +384,7 @@ class Connection(asyncio.Protocol):
     # time
 
     def _watch_arrival(self) -> None:
-        """At the end of what was received: most requests arrive in one piece, and need neither timer nor list."""
+        """Called after each piece: most requests arrive in a single piece, and need neither timer nor list."""
         if self._state is State.ANSWERING or self._is_behind:
             self._list_in(None)
         elif self._state is not State.WAITING:
@@ -405,7 +403,7 @@ class Connection(asyncio.Protocol):
             self._listed = listed
 
     def _leave(self) -> None:
-        """From now on the connection does not count as open."""
+        """The connection does not count as open any more."""
         self._list_in(None)
         if self._is_open:
             self._is_open = False
@@ -418,7 +416,7 @@ class Connection(asyncio.Protocol):
         return self.since + (limits.keep_alive_seconds if is_idle else limits.client_timeout_seconds)
 
     def _arm(self) -> None:
-        """A timer for `_due` or earlier: one that runs already is kept, because it looks again."""
+        """Sets the timer for `_due`. A timer that runs out earlier is kept, because it looks again."""
         if self._timer is None or self._due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()

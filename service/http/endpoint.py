@@ -5,7 +5,6 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -43,12 +42,10 @@ from .validation import parse
 if TYPE_CHECKING:
     from ..observability.spans import Tracing
 
-Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
+Headers = dict[bytes, bytes]  # by name in lower case; the last of those that have the same name
 VALID_ID = re.compile(rb"[!-~]{1,128}")
 SPLIT = "(BERT_MAX_BODY_BYTES): split it"
 TIMEOUT = b"x-request-timeout-ms"
-# the model that the body names; None: that of the route
-ASKED: ContextVar[str | None] = ContextVar("asked", default=None)
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
 OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 log = logging.getLogger("service")
@@ -81,7 +78,6 @@ class TaskFastPath:
         if not accepts_coding(headers.get(b"accept-encoding", b"").decode("latin-1"), "gzip"):
             # GZipMiddleware finds gzip in `gzip;q=0` too
             scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
-
         if scope["method"] == "HEAD":  # the response to HEAD is that to GET; the connection writes no body
             scope = {**scope, "method": "GET"}
         status = 0
@@ -109,9 +105,7 @@ class TaskFastPath:
 
 
 class TaskRequest:
-    """One POST on a task's path, as ASGI."""
-
-    __slots__ = ("_held", "_receive", "_send", "connection", "content_length", "headers", "id", "path", "received")
+    """A POST on a task's path: its head, its body and its response."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -122,11 +116,12 @@ class TaskRequest:
         self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
         self.received = time.perf_counter()  # the head, then the last byte of the body
         self._held = 0  # bytes of the body that are counted
+        self.asked: str | None = None  # the model that the body names, empty if it is unknown; None: that of the route
         # a server that reports no disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
 
     def deadline(self, settings: Settings) -> Deadline:
-        """That of the client, or the default; it counts from the last byte of the body. Raises Invalid."""
+        """The client's deadline, or the default. It counts from the last byte of the body. Raises Invalid."""
         stated = self.headers.get(TIMEOUT)
         if stated is None:
             return Deadline(settings.timeout_ms / 1000, MAX_TIMEOUT_MS / 1000, self.received)
@@ -137,8 +132,10 @@ class TaskRequest:
         return Deadline(int(stated) / 1000, started=self.received)
 
     async def read_body(self, limit: int, way_out: str = SPLIT) -> bytes:
-        """Raises ClientDisconnected; TooLarge over `limit` bytes, and BuffersFull where the bodies of all requests hold
-        too many (both before reading, if content-length says so)."""
+        """Raises ClientDisconnected, TooLarge over `limit` bytes, and BuffersFull if all requests hold too many.
+
+        The last two are raised before reading if content-length says so.
+        """
         check_size(self.content_length, limit, way_out)
         parts, size, more = [], 0, True
         if self.content_length > UNCOUNTED_BYTES:
@@ -181,27 +178,27 @@ class TaskRequest:
         await self._send({"type": "http.response.body", "body": content})
 
     async def respond_error(self, error: ServiceError, shape: ErrorShape) -> None:
-        content = shape.write(self.id.decode(), error.status, error.message, error.code, error.index)
+        content = shape.write(self.id.decode(), error)
         headers = ((name.encode(), value.encode()) for name, value in error.headers.items())
         await self.respond(error.status, content, JSON, *headers)
 
 
 def check_size(size: int, limit: int, way_out: str = SPLIT) -> None:
-    """Of a body. Raises TooLarge."""
+    """Raises TooLarge if the body has more than `limit` bytes."""
     if size > limit:
         text = f"the body has {size} bytes or more; at most {limit} are accepted"
         raise TooLarge(f"{text} {way_out}", code="body_too_large")
 
 
 def request_id(headers: Headers) -> bytes:
-    """The client's own x-request-id if it is safe in a log and in a header, otherwise a random one."""
+    """The client's own x-request-id if it is safe in a log and in a header, else a random id."""
     stated = headers.get(b"x-request-id", b"")
     return stated if VALID_ID.fullmatch(stated) else b"%016x" % random.getrandbits(64)  # names the request, no secret
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEndpoint:
-    """One task as an ASGI application. Does not know who routed the request to it."""
+    """A task as an ASGI application. It does not know who routed the request to it."""
 
     model: ServedModel
     spec: TaskSpec
@@ -239,7 +236,7 @@ class TaskEndpoint:
                     is_json = spec.attach is None
                     parsed = parse(spec.request_model, body) if is_json else spec.read(request.headers, body, settings)
                 del body  # the texts that were parsed from it take as much
-                result = await self.answer(parsed)
+                result = await self.answer(request, parsed)
                 content, media_type, headers = await self._write_content(request, result)
             metrics.answered(
                 spec.name,
@@ -263,19 +260,19 @@ class TaskEndpoint:
             cells[stage] -= 1
             request.release_body()
 
-    def answer(self, request: Body) -> Awaitable[TaskResult]:
-        """That of the model which the body names, or of the route's. Raises also NotFound."""
+    def answer(self, request: TaskRequest, body: Body) -> Awaitable[TaskResult]:
+        """The answer of the model that the body names, or of the route's model. Raises NotFound too."""
         model = self.model
         if self.by_body:
-            if isinstance(name := getattr(request, "model", None), str):
-                ASKED.set("")
+            if isinstance(name := getattr(body, "model", None), str):
+                request.asked = ""
                 model = model.models.find(name)
-                ASKED.set(model.name)
+                request.asked = model.name
             self.spec.check_head(model.current.tasks)
-        return answer_shared(self.spec, model, request) if model.shares else self.spec.answer(model, request)
+        return answer_shared(self.spec, model, body) if model.shares else self.spec.answer(model, body)
 
     async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
-        """The request in a large or coded body, and the bytes without coding. Raises also DeadlineExceeded."""
+        """The request in a large or coded body, and its bytes without coding. Raises DeadlineExceeded too."""
         when = f"while the body of {len(body)} bytes was read"
         return await DEADLINE.get().wait_for(self._read_in_turns(request, body), when)
 
@@ -302,21 +299,20 @@ class TaskEndpoint:
         return content, media_type, headers
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
-        """What the line of the access log says beside what the connection knows."""
+        """Gives the connection the fields of the access log that it does not know itself."""
         if self.model.settings.access_log:
             noted: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
-            request.connection.noted = self._name_model("model") | noted
+            request.connection.noted = self._name_model(request, "model") | noted
 
-    def _name_model(self, key: str) -> Fields:
-        """The model that the request is for; none where the body names an unknown one: that is the client's text."""
-        asked = ASKED.get()
-        name = self.model.artifact.manifest.name if asked is None else asked
+    def _name_model(self, request: TaskRequest, key: str) -> Fields:
+        """The model that the request is for; empty if the body names an unknown model: that is the client's text."""
+        name = self.model.artifact.manifest.name if request.asked is None else request.asked
         return {key: name} if name else {}
 
 
 @dataclass(frozen=True, slots=True)
 class TracedTaskEndpoint(TaskEndpoint):
-    """A task with a span for each request. A class of its own: without traces no request runs any of it."""
+    """A task with a span for each request. Without traces, no request runs any of this class."""
 
     tracing: "Tracing" = field(kw_only=True)
 
@@ -325,11 +321,11 @@ class TracedTaskEndpoint(TaskEndpoint):
             await TaskEndpoint.__call__(self, scope, receive, send)  # super() does not know a class with slots
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
-        """Also what became of the request into its span, and its trace into the line."""
+        """Also writes the outcome into the span, and the trace's id into the line of the log."""
         TaskEndpoint._note(self, request, outcome)
         if self.model.settings.access_log and (trace_id := current_trace_id()):
             request.connection.noted["trace_id"] = trace_id
-        named = {"bert.request_id": request.id.decode(), **self._name_model("gen_ai.request.model")}
+        named = {"bert.request_id": request.id.decode(), **self._name_model(request, "gen_ai.request.model")}
         if isinstance(outcome, ServiceError):
             self.tracing.record_outcome(outcome.status, named, outcome.code)
             waited = outcome.queue_seconds
@@ -348,6 +344,6 @@ def make_endpoint(model: ServedModel, spec: TaskSpec, keys: ApiKeys, *, by_body:
 
 
 def _prefers_npy(accept: bytes) -> bool:
-    """Most requests name no type: they are not parsed."""
+    """Whether the client prefers NPY. Most requests name no type: then the header is not parsed."""
     is_named = accept not in (b"", b"*/*", JSON.encode())
     return is_named and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY

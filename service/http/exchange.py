@@ -19,7 +19,7 @@ from ..logs import Fields
 from .dialects.spec import SERVICE_ERROR
 from .limits import BufferedBytes, ConnectionLimits
 
-CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the connection puts its ClientConnection
+CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: its connection's ClientConnection
 JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 us: another write takes longer
 VISIBLE = bytes({*range(256)} - {*range(0x20), 0x7F} | {0x09})  # what the value of a header may hold
 # RFC 9110 renamed three, and Python 3.13 followed
@@ -32,7 +32,7 @@ log = logging.getLogger("service")
 
 
 class ClientDisconnected(ServiceError):
-    """The connection closed before the response was complete. The response to it is only counted: it cannot be sent."""
+    """The connection closed before the response was complete. This error is only counted: nobody can receive it."""
 
     status, code = 499, "client_closed"
 
@@ -42,7 +42,7 @@ class ClientDisconnected(ServiceError):
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """What an endpoint knows of its client's connection, which has one request at a time.
+    """What an endpoint knows of its client's connection, which has a single request at a time.
 
     As a context manager it cancels its block when the client disconnects, and then raises ClientDisconnected: the
     connection calls `on_disconnect`, so that no second task per request has to wait for it. `buffered` is shared by all
@@ -89,22 +89,22 @@ class Carrier(Protocol):
     def close(self) -> None: ...
 
 
-class Rejected(Exception):
-    """The connection answers a request itself, and closes. The message is the client's."""
+class Rejected(ServiceError):
+    """The connection answers a request itself, and closes."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, CODES.get(status, "malformed")
+        super().__init__(message, code=CODES.get(status, "malformed"))
+        self.status = status
 
 
-def write_error(status: int, code: str, message: str) -> tuple[str, bytes, int]:
+def write_error(error: ServiceError) -> tuple[str, bytes, int]:
     """An id, the response that names it and closes its connection, and the bytes of its body."""
     number = secrets.token_hex(8)
-    body = SERVICE_ERROR.write(number, status, message, code, None)
-    again = b"retry-after: 1\r\n" if status == http.HTTPStatus.SERVICE_UNAVAILABLE else b""
+    body = SERVICE_ERROR.write(number, error)
+    again = b"retry-after: 1\r\n" if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE else b""
     size = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
     headers = b"%b%bx-request-id: %b\r\nconnection: close\r\n\r\n" % (size, again, number.encode())
-    return number, STATUS_LINES[status] + headers + body, len(body)
+    return number, STATUS_LINES[error.status] + headers + body, len(body)
 
 
 @lru_cache(1)
@@ -113,7 +113,7 @@ def date_header(second: int) -> tuple[bytes, bytes]:
 
 
 def split_url(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query; the path of a URL without one is empty."""
+    """The path, which is empty if the URL has none, and the query."""
     path, _, query = url.partition(b"?")
     if path[:1] == b"/" and b"#" not in url:
         return path, query
@@ -132,10 +132,10 @@ class Exchange:
     whole = False  # all of the body has arrived
     _unread = 0  # bytes of the body's parts that are not read
     _read_all = False
-    _news: asyncio.Event | None = None  # for `receive`, where it has to wait
+    _news: asyncio.Event | None = None  # for `receive`, if it has to wait
     _head: Message | None = None  # of the response, which is written with the first part of its body
     _has_body = True
-    _left: int | None = None  # bytes of the response's body; None where it has no stated length
+    _left: int | None = None  # bytes of the response's body; None without a stated length
     _chunked = False
     _status, _id, _sent = 0, b"", 0  # for the access log
 
@@ -160,7 +160,7 @@ class Exchange:
                 self._log_access()
 
     async def receive(self) -> Message:
-        """The part of the body that has arrived; most have arrived with their head, and nothing is waited for."""
+        """The part of the body that has arrived. Most bodies arrive with their head, and nothing is waited for."""
         if self._continues and not self.started and not self.disconnected:
             self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._continues = False
@@ -199,7 +199,7 @@ class Exchange:
             connection.on_response_complete(self)
 
     def add(self, part: bytes) -> int:
-        """Of the body; how many bytes of it are unread."""
+        """Adds a part of the body, and returns how many bytes of the body are unread."""
         self._parts.append(part)
         self._unread += len(part)
         self.wake()
@@ -252,11 +252,11 @@ class Exchange:
         return body
 
     def _fail(self) -> None:
-        """Answers 500 where nothing has been written."""
+        """Answers 500 if nothing has been written."""
         if self.started or self.disconnected:
             return
         self.keep_alive, self._status, self.started, self.complete = False, 500, True, True
-        number, content, self._sent = write_error(500, "internal", UNEXPECTED)
+        number, content, self._sent = write_error(ServiceError(UNEXPECTED))
         self._id = number.encode()
         self.connection.transport.write(content)
         self.connection.on_response_complete(self)

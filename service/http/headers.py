@@ -12,8 +12,8 @@ from ..errors import Invalid, TooLarge, Unauthorized, Unsupported
 from ..settings import Settings, SettingsError, read_key_file
 from .body import on_thread
 
-STEP_BYTES = 2**18  # of gzip: 30 ms where it is made to be slow; others' bodies take turns
-MAX_MEMBERS = 256  # each costs as much as some KB; bgzip has one for 64 KiB
+STEP_BYTES = 2**18  # of gzip: 30 ms if it is made to be slow; others' bodies take turns
+MAX_MEMBERS = 256  # each costs as much as some KB; bgzip writes a member for 64 KiB
 GZIP_WINDOW = 16 + zlib.MAX_WBITS  # a gzip header and trailer, not zlib's
 CHECK_SECONDS = 1.0  # between two looks at the file of keys
 BEARER = re.compile(rb"bearer +", re.IGNORECASE)  # RFC 9110, section 11.1: the scheme has no case
@@ -64,9 +64,9 @@ def _gunzip(body: bytes, limit: int) -> Iterator[bytes]:
 
 
 def choose_media_type(accept: str, offered: Sequence[str]) -> str:
-    """The offered type with the highest weight, of several the one that the client names first.
+    """The offered type with the highest weight; of several, that which the client names first.
 
-    The first of `offered` where none is acceptable.
+    The first of `offered` if none is acceptable.
     """
     stated = _parse(accept)
 
@@ -80,15 +80,15 @@ def choose_media_type(accept: str, offered: Sequence[str]) -> str:
 
 
 def accepts_coding(accept_encoding: str, coding: str) -> bool:
-    """Whether a response may have this content coding; not where the header is empty."""
+    """Whether a response may have this content coding; False if the header is empty."""
     stated = _parse(accept_encoding)
     return stated.get(coding, stated.get("*", 0.0)) > 0
 
 
 def choose_language(accept_language: str, offered: Sequence[str]) -> str:
-    """The offered language with the highest weight, of several the one that the client names first.
+    """The offered language with the highest weight; of several, that which the client names first.
 
-    `zh-Hant-TW` asks for `zh` too; the first of `offered` where none is acceptable.
+    `zh-Hant-TW` asks for `zh` too. The first of `offered` if none is acceptable.
     """
     weights: dict[str, float] = {}
     for tag, weight in _parse(accept_language).items():
@@ -117,7 +117,7 @@ def _number(text: str) -> float:
 
 
 class ApiKeys:
-    """The valid keys; those of BERT_API_KEY_FILE are known after `open`. Without any, `required` is false."""
+    """The valid keys. The keys of BERT_API_KEY_FILE are known after `open`; `required` is false if there are none."""
 
     def __init__(self, settings: Settings) -> None:
         self._file = settings.api_key_file
@@ -149,7 +149,7 @@ class ApiKeys:
             self.read_file()
 
     def read_file(self) -> None:
-        """Keeps the keys where the file cannot be read, as while it is being replaced."""
+        """Reads the keys if the file has changed. A file that cannot be read, as while it is replaced, changes none."""
         assert self._file is not None
         try:
             stat = self._file.stat()
@@ -166,7 +166,7 @@ class ApiKeys:
 
 
 def find_key(headers: Mapping[bytes, bytes]) -> bytes:
-    """The key that a request states; empty where it states none."""
+    """The key that a request states; empty if it states none."""
     stated = headers.get(b"authorization", b"")
     if scheme := BEARER.match(stated):
         return stated[scheme.end() :]

@@ -12,20 +12,18 @@ from packbert.model_export.artifact.cpu import trim_heap
 from ..address import BACKLOG, Listener
 from ..errors import BuffersFull
 
-BODIES = 8  # of the largest size, which one process holds
+BODIES = 8  # of the largest size, which a process holds
 LEAST_BODY_BYTES = 2**20  # for that number: answers are bounded by the same bytes, and may be larger than bodies
 UNCOUNTED_BYTES = 2**14  # of a body: a small request is never refused for the bytes of others, and costs no count
 RETRY_SECONDS = 1.0
-LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
-RESERVE = 64  # connections over the number, of which only probes are answered
+LOOK_AGAIN_SECONDS = 1.0  # until the acceptor looks again, if no connection has ended
+RESERVE = 64  # connections over the number: only their probes are answered
 ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
-MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
-MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
 TRIM_SECONDS = 1.0  # after the last counted byte; while requests follow each other, freed memory is used again
 
 
 def _trim() -> None:
-    """On a thread: it takes milliseconds, in which other threads only wait if they allocate."""
+    """Returns freed memory to the system, on a thread: it takes milliseconds, and only threads that allocate wait."""
     asyncio.get_running_loop().run_in_executor(None, trim_heap)
 
 
@@ -39,7 +37,7 @@ class BufferedBytes:
         self._timer: asyncio.TimerHandle | None = None
 
     def check_size(self, size: int) -> None:
-        """Raises BuffersFull where `size` more bytes of bodies would exceed the bound."""
+        """Raises BuffersFull if `size` more bytes of bodies would exceed the bound."""
         if self.bodies + size > self.most:
             held = f"this server holds {self.bodies} bytes of requests, and takes at most {self.most}"
             raise BuffersFull(f"{held} ({BODIES} x BERT_MAX_BODY_BYTES): retry later", retry_after=RETRY_SECONDS)
@@ -77,13 +75,13 @@ class ConnectionLimits:
     """What all connections of a process share: limits, and the open connections with their tasks."""
 
     client_timeout_seconds: float = 20.0
-    max_header_bytes: int = MAX_HEADER_BYTES
-    min_read_bytes_per_second: int = MIN_READ_BYTES_PER_SECOND
+    keep_alive_seconds: float = 75.0  # longer than the 60 of common load balancers, which must be the first to close
+    max_header_bytes: int = 2**14  # of a request's first line and headers
+    min_read_bytes_per_second: int = 10_000  # of a response; a client that reads more slowly is disconnected
     buffered: BufferedBytes = field(default_factory=BufferedBytes)
     on_connection_lost: Callable[[], None] = lambda: None
     on_rejected: Callable[[int, str], None] = lambda status, code: None
     log_access: Callable[..., None] | None = None  # gets the fields of a line for each response; None: no access log
-    keep_alive_seconds: float = 75.0
     closing: bool = False  # each connection closes after its next response
     most: int = 2**31  # connections
     is_over: Callable[[], bool] = lambda: False  # more of them are open
@@ -109,7 +107,8 @@ class Acceptor:
         give_place: Callable[[bool], bool],
     ) -> None:
         """`make_protocol` gets whether the connection is in the reserve. `give_place` closes a connection that may give
-        way, if there is one; it gets whether the reserve is full too. Raises OSError where a socket cannot listen."""
+        way, and returns whether there was such a connection; it gets whether the reserve is full too. Raises OSError if
+        a socket cannot listen."""
         self.sockets = list(listeners)
         self.most, self.reserve = most, reserve
         self.open = 0  # connections
@@ -152,7 +151,7 @@ class Acceptor:
             await asyncio.wait(self._opening)
 
     def _accept(self, listener: Listener) -> None:
-        """Those that wait, up to the number and the reserve."""
+        """Accepts the connections that wait, up to the number and the reserve."""
         for _ in range(ACCEPTS_PER_TURN):
             if self.open >= self.most + self.reserve and not self._give_place(True):
                 self._pause()

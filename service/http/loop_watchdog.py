@@ -1,4 +1,4 @@
-"""Ends a process whose event loop hangs; with API processes the supervisor does that by the workers' heartbeats."""
+"""Ends a process whose event loop hangs; of several workers the supervisor does that, by their heartbeats."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ LAST_WORDS_SECONDS = 2.0  # a stderr that nobody reads takes none: it may be wha
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = CHECK_SECONDS) -> None:
-    """Starts a thread that ends the process with code 1 where the loop calls nothing back for MAX_MISSED checks.
+    """Starts a thread that ends the process with code 1 if the loop calls nothing back for MAX_MISSED checks.
 
     Time is counted in checks of its own, so that a stopped process or a suspended machine does not count. The stack of
     each thread goes to stderr. The thread ends when the loop is closed.
@@ -48,8 +48,8 @@ def _end(seconds: float) -> None:
 
 
 def _say(seconds: float) -> None:
-    """Without `logging` and `sys.stderr`, whose locks the hanging thread may hold, and faulthandler, which waits for a
-    reader with the GIL."""
+    """Writes the stacks. It uses neither `logging` nor `sys.stderr`, whose locks the hanging thread may hold, nor
+    faulthandler, which waits for a reader with the GIL."""
     stacks = ["".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()]
     text = f"the event loop has hung for {seconds:g} s: the process ends\n" + "\nanother thread:\n".join(stacks)
     os.write(STDERR, text.encode())

@@ -1,4 +1,4 @@
-"""Several models in one application: the paths of each, the `model` field of a body, and the swap of one of them."""
+"""Several models in an application: the paths of each, the 404 of an unknown name, and the swap of a model."""
 
 import hmac
 from collections.abc import Awaitable, Mapping
@@ -22,7 +22,7 @@ MAX_ADMIN_BYTES = 2**12
 
 
 def by_name(apps: Mapping[str, ASGIApp]) -> ASGIApp:
-    """The routes that run no model: of the model that the path names, or of the default, which is the first."""
+    """Calls the application of the model that the path names, or that of the default model, which is the first."""
     default = next(iter(apps.values()))
     named = [(f"{PREFIX}{name}", f"{KSERVE}{name}/", app) for name, app in sorted(apps.items(), reverse=True)]
 
@@ -44,7 +44,7 @@ class SwapRequest(Body):
 
 
 def add_model_routes(app: FastAPI, models: Models) -> None:
-    """`POST /admin/models` where there is a key for it, and the 404 of an unknown model."""
+    """`POST /admin/models`, if there is a key for it, and the 404 of an unknown model."""
     key = models.settings.admin_key.encode()
 
     async def swap(request: Request) -> Response:

@@ -32,7 +32,7 @@ PROTOCOL_ERRORS: Responses = {  # sent before the path is known
 }
 NPY_CONTENT: Responses = {200: {"content": {NPY: {"schema": {"type": "string", "format": "binary"}}}}}
 DEGRADED = "why the CPU is used although there is an artifact for CUDA"
-GROUPS = {  # of the routes in /docs: the task's name in the metrics, and where it stands
+GROUPS = {  # the task's name in the metrics -> its group in /docs
     **dict.fromkeys(("embed", "embeddings", "embed_all", "embed_sparse", "pooling", "similarity"), "vectors"),
     "fill_mask": "masks",
     **dict.fromkeys(("nsp", "rerank", "score"), "pairs"),
@@ -53,7 +53,7 @@ class Readiness(Status):
 
 
 class TaskRoute(APIRoute):
-    """A task as FastAPI documents it. It receives no request: they go to the TaskEndpoint."""
+    """A task as FastAPI documents it. It receives no request: all go to the TaskEndpoint."""
 
     def __init__(self, path: str, endpoint: TaskEndpoint) -> None:
         spec = endpoint.spec

@@ -26,7 +26,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 async def json_bytes(value: Any) -> Json:
-    """Compact JSON; a long value in pieces, in turns with other requests, and in one buffer: no piece is kept."""
+    """Compact JSON. A long value is written in pieces, in turns with other requests, into a single buffer."""
     if not _is_long(value):
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     written = bytearray()
@@ -78,9 +78,9 @@ def _parts(value: Any) -> Iterator[Iterable[bytes]]:
 
 
 async def npy_bytes(value: Any) -> tuple[Json, list[tuple[bytes, bytes]]] | None:
-    """NumPy's file format, version 1.0, of the array of a response, and headers. None where the value is no array.
+    """The array of a response in NumPy's file format, version 1.0, and headers. None if the value is no array.
 
-    The arrays of a list are joined along their tokens, the last axis but one; x-npy-rows has the tokens of each.
+    The arrays of a list are joined along their tokens, the second last axis; x-npy-rows has the tokens of each.
     """
     if isinstance(value, LongObject):
         (value,) = [one for one in value.values() if isinstance(one, np.ndarray)]
@@ -101,7 +101,7 @@ async def _npy(arrays: Sequence[NDArray[np.generic]], shape: tuple[int, ...]) ->
     descr = np.lib.format.dtype_to_descr(arrays[0].dtype)
     np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
     written = bytearray(head.getvalue())
-    # one after another for each index of the axes before the one that they are joined along
+    # for each index of the axes before the last two: the arrays, joined along the second last
     for index in np.ndindex(shape[:-2]):
         async for array in in_turns(arrays):
             written += np.ascontiguousarray(array[index]).reshape(-1).view(np.uint8).data
@@ -111,7 +111,7 @@ async def _npy(arrays: Sequence[NDArray[np.generic]], shape: tuple[int, ...]) ->
 def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
     """Name, start by time.perf_counter and duration in seconds of the stages before and after the run.
 
-    Waits between several runs of a request are added up, before the first one.
+    The waits between several runs of a request are added up, and shown before the first run.
     """
     queued = result.received - result.forward_seconds - result.queue_seconds
     return [
@@ -153,7 +153,7 @@ def build_tei_headers(result: TaskResult, seconds: float, device: str) -> list[t
 
 
 def describe_result(result: TaskResult) -> Fields:
-    """What the access log says of an answered request."""
+    """The fields of an answered request's line in the access log."""
     names = ("tokenize_ms", "queue_ms", "forward_ms", "format_ms")
     milliseconds = (round(1e3 * seconds, 3) for seconds in result.stage_seconds)
     return {"texts": len(result.sequences), "tokens": result.tokens, **dict(zip(names, milliseconds, strict=True))}

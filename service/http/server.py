@@ -47,11 +47,10 @@ CLOSED_CHECK_SECONDS = 0.02
 GIL_SWITCH_SECONDS = 0.0005
 # Allocations between two garbage collections. No response or connection leaves cycles, so a collection only walks
 # through what is in flight: with 1,000 connections twice in 6 s, for 4 to 8 ms. At the default of 700 that took a tenth
-# of the loop's time, at 50,000 it was one turn of 16 to 31 ms.
+# of the loop's time, at 50,000 it was a single turn of 16 to 31 ms.
 COLLECT_AFTER = 20_000
 MAX_CONNECTIONS = 1024  # of a process
-MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another one
-KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common load balancers, which must be the first to close
+MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
 MakeModels = Callable[[Starting], Awaitable[Models]]
 log = logging.getLogger("service")
@@ -67,7 +66,7 @@ class Alone:
         watch_loop(asyncio.get_running_loop())
 
     def join(self, models: Models) -> None:
-        """The models are loaded."""
+        """Called when the models are loaded."""
         if models.can_swap:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: self.start(models.reload()))
 
@@ -76,13 +75,13 @@ class Alone:
         task.add_done_callback(self.tasks.discard)
 
     def announce(self, about: str, settings: Settings) -> None:
-        """Says that the service is ready: in the log, and to a service manager if there is one."""
+        """Says that the service is ready, in the log and to a service manager, if any."""
         log.info("serving %s", about)
         if address := settings.notify_socket:
             notify(address)
 
     def leave(self, listeners: Sequence[Listener]) -> None:
-        """The listeners close soon."""
+        """Called before the listeners close."""
         for listener in listeners:
             begin_no_connection(listener.fileno())
 
@@ -90,14 +89,13 @@ class Alone:
 class Server:
     """Answers from the first second to the last: `Starting` until the models are loaded, then their application."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, make: MakeModels, member: "Alone | None" = None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, make: MakeModels, member: Alone | None = None) -> None:
         """`make` finds what is to be served."""
         self.settings, self.metrics, self.member = settings, metrics, member or Alone()
         self.limits = ConnectionLimits(
             buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
             on_rejected=partial(metrics.refused, UNKNOWN),
             log_access=log_access if settings.access_log else None,
-            keep_alive_seconds=KEEP_ALIVE_SECONDS,
             most=MAX_CONNECTIONS,
             probes=frozenset(PROBE_PATHS),
         )
@@ -110,8 +108,10 @@ class Server:
         self.ended = asyncio.Event()  # the port closes
 
     async def serve(self, sockets: Sequence[Listener]) -> int:
-        """Serves on bound sockets, the first of which has the port of the log. The exit code. Raises ListenError, and
-        what `make` raises."""
+        """Serves on bound sockets, the first of which has the port of the log, and returns the exit code.
+
+        Raises ListenError, and what `make` raises.
+        """
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self.keys.open()
@@ -180,9 +180,10 @@ class Server:
         self.member.announce(describe_service(models, port), self.settings)
 
     def _give_place(self, reserve_is_full: bool) -> bool:
-        """Closes the oldest connection without a whole head, the one that has been idle for the longest, or the oldest
-        without a whole body. Those of less than MIN_IDLE_SECONDS stay; but for the first kind, where that is all there
-        is."""
+        """Closes the oldest connection without a whole head, the longest idle, or the oldest without a whole body.
+
+        A connection stays for MIN_IDLE_SECONDS, but not without a whole head if `reserve_is_full`. False if all stay.
+        """
         before, limits = self._loop.time() - MIN_IDLE_SECONDS, self.limits
         for find in (lambda: limits.heads, self._longest_idle, lambda: limits.bodies):
             oldest: Connection | None = next(iter(find()), None)
@@ -195,7 +196,7 @@ class Server:
         return False
 
     def _longest_idle(self) -> list[Connection]:
-        """The connection that has been idle for the longest; none where none is idle."""
+        """The connection that has been idle for the longest; empty if none is idle."""
         idle = (one for one in self.limits.connections if one.idle_since() is not None)
         longest = min(idle, key=lambda one: one.since, default=None)
         return [] if longest is None else [longest]
@@ -234,7 +235,7 @@ class Server:
 
 
 def describe_service(models: Models, port: int) -> str:
-    """The model and where it is served; `port` is that of the first socket."""
+    """The model and its address; `port` is that of the first socket."""
     settings, manifest = models.settings, models.default.artifact.manifest
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     admin = f"; /metrics, /info and /docs are on port {settings.admin_port}" if settings.admin_port else ""
@@ -253,7 +254,7 @@ def build(settings: Settings, models: Models) -> Server:
 
 
 def freeze_libraries() -> None:
-    """Lets later collections skip what the imports have made. Before a model is made: one that is frozen stays."""
+    """Lets later collections skip what the imports have made. Called before a model is made: frozen, it would stay."""
     gc.collect()
     gc.freeze()
 
@@ -261,7 +262,7 @@ def freeze_libraries() -> None:
 def run(server: Server, sockets: Sequence[Listener]) -> int:
     """Serves on bound sockets until the server ends, and returns the process's exit code. Raises as `Server.serve`.
 
-    The first signal begins to end the server, and the second one ends the process. The event loop is never closed: that
+    The first signal begins to end the server, and the second ends the process. The event loop is never closed: that
     would wait for a thread that still loads a model, or for a run that hangs.
     """
     sys.setswitchinterval(GIL_SWITCH_SECONDS)
@@ -287,7 +288,7 @@ def run(server: Server, sockets: Sequence[Listener]) -> int:
 
 
 def raise_open_file_limit() -> None:
-    """Raises the soft limit to the hard one: at the usual 1,024, further connections are reset."""
+    """Raises the soft limit to the hard limit: at the usual 1,024, further connections are reset."""
     with suppress(ValueError, OSError):  # not every system permits it
         _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

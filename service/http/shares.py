@@ -17,7 +17,7 @@ from ..turns import DEADLINE, Deadline, in_turns
 from .dialects.spec import TaskSpec
 
 BY_HEADS = ("root", "infer")  # tasks that the model's heads decide: shared with a model of the same heads only
-PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other processes have work where it does not
+PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: if it does not, other processes have work
 DROPPED = (Overloaded, DeadlineExceeded, TooLarge)  # how the queue ends it then
 FIRST_BY = ("token_str", "label", "answer", "index")  # what a candidate, a label, an answer, a choice is known by
 NUMBERS_AT_ONCE = 2**16  # of vectors that are compared: 1 ms
@@ -25,7 +25,7 @@ log = logging.getLogger("service")
 
 
 async def answer_shared(spec: TaskSpec, model: ServedModel, request: Body) -> TaskResult:
-    """The answer of the model that is drawn; what another one than `model` refuses or fails, `model` answers."""
+    """The answer of the model that is drawn; what another model refuses or fails, `model` answers."""
     answering, repeating = _draw(spec, model)
     if answering is not None:
         try:
@@ -48,7 +48,7 @@ async def answer_shared(spec: TaskSpec, model: ServedModel, request: Body) -> Ta
 
 
 def _draw(spec: TaskSpec, model: ServedModel) -> tuple[ServedModel | None, ServedModel | None]:
-    """The other model that answers this request, and the one that repeats it: one of them at most."""
+    """The other model that answers this request, and the model that repeats it: not both."""
     number = random.random()
     for other, share in model.shares:
         number -= share.weight + share.shadow
@@ -61,7 +61,7 @@ def _draw(spec: TaskSpec, model: ServedModel) -> tuple[ServedModel | None, Serve
 
 
 def _begin_repeat(spec: TaskSpec, other: ServedModel, request: Body, first: TaskResult) -> None:
-    """Only where this process answers no request and repeats none."""
+    """Repeats the request if this process answers no request and repeats none."""
     if any(one.current.users for one in other.group.values()):
         other.metrics.shared(other.name, "dropped")
     else:
@@ -87,8 +87,8 @@ async def _repeat(spec: TaskSpec, other: ServedModel, request: Body, first: Task
 
 
 async def compare(first: TaskResult, second: TaskResult) -> AsyncIterator[tuple[list[float], list[bool]]]:
-    """Of two answers to a request the cosines of the vectors that have one size, and whether the first candidates or
-    labels agree: of some at a time, in turns with the requests."""
+    """The cosines of the vectors of two answers that have the same size, and whether their first candidates or labels
+    agree: of some at a time, in turns with the requests."""
     async for one, other in in_turns(_find_pairs(*map(_compared, (first, second)))):
         if isinstance(one, np.ndarray):
             yield (unit_length(one) * unit_length(other)).sum(axis=-1).tolist(), []
@@ -97,7 +97,7 @@ async def compare(first: TaskResult, second: TaskResult) -> AsyncIterator[tuple[
 
 
 def _find_pairs(first: Iterator[Any], second: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    """Rows of two arrays of one shape, or what two first candidates are known by."""
+    """Rows of two arrays of the same shape, or what two first candidates are known by."""
     for one, other in zip(first, second, strict=False):
         if not isinstance(one, np.ndarray):
             yield one, other

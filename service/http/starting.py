@@ -42,7 +42,7 @@ class Starting(logging.Handler):
         self.line = record.getMessage()
 
     def prepare(self, settings: Settings, source: Source, device: str) -> tuple[Path, Cache]:
-        """As `prepare_model`."""
+        """Prepares the model as `prepare_model` does, and shows the log of it in the answers meanwhile."""
         self.line = "the model is being prepared"
         log.addHandler(self)
         try:

@@ -1,4 +1,4 @@
-"""Parses request bodies, and turns pydantic's errors into one sentence."""
+"""Parses request bodies, and turns pydantic's errors into a sentence."""
 
 import codecs
 import difflib
@@ -13,11 +13,11 @@ from pydantic.fields import FieldInfo
 from ..errors import BadRequest, Invalid, ServiceError
 
 Model = TypeVar("Model", bound=BaseModel)
-Path = tuple[int | str, ...]  # from the body down to one value in it
+Path = tuple[int | str, ...]  # from the body down to a value in it
 MAX_ERRORS = 100  # formatting the errors of a million unknown fields would take seconds
 MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
 MAX_HINTS = 3  # each costs up to a millisecond
-MAX_NAME_CHARACTERS = 40  # of an unknown field that is compared with the known ones
+MAX_NAME_CHARACTERS = 40  # of an unknown field that is compared with the known fields
 TEXT_FIELDS = ("inputs", "input", "texts", "prompt", "query")  # the dialects' names of the texts
 EXAMPLE_FIELDS = {"texts", "documents", "data", "text_1", "text_2", "choices"}  # optional because there are other forms
 TEXT_NAMES = {
@@ -29,7 +29,7 @@ MESSAGES = {  # instead of pydantic's, which speak of Python and of inputs
     "model_type": "Input should be an object",
     "extra_forbidden": "there is no such field",
 }
-# pydantic adds one to the location for each alternative of a union
+# pydantic adds such a tag to the location for each alternative of a union
 UNION_TAG = re.compile(
     r"str|int|bool|literal\[.*\]|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
 )
@@ -59,7 +59,7 @@ def parse(schema: type[Model], body: bytes) -> Model:
 
 
 def validate(schema: type[Model], fields: Any) -> Model:
-    """As `parse`, for JSON that is parsed already; removes such nulls from `fields`."""
+    """The same for JSON that is parsed already; removes such nulls from `fields`."""
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
@@ -73,9 +73,9 @@ def validate(schema: type[Model], fields: Any) -> Model:
 
 
 def _remove(fields: Any, path: Path) -> bool:
-    """Removes the value at `path`; False where there is none."""
+    """Removes the value at `path`; False if there is none."""
     parent = fields
-    for part in path[:-1]:  # None where a part names an alternative of a union
+    for part in path[:-1]:  # None if a part names an alternative of a union
         parent = parent.get(part) if isinstance(parent, dict) else None
     if not isinstance(parent, dict) or path[-1] not in parent:
         return False
@@ -84,9 +84,9 @@ def _remove(fields: Any, path: Path) -> bool:
 
 
 def _unset_nulls(schema: type[BaseModel], error: ValidationError) -> list[Path]:
-    """Where the body has nulls for unknown fields or for such with a default: clients send them for what is not set.
+    """The places of nulls for unknown fields, or for fields with a default: clients send them for what is not set.
 
-    Only for a body that did not match: other requests pay nothing for it.
+    They are looked for only in a body that did not match: other requests pay nothing for it.
     """
     if error.error_count() > MAX_ERRORS:
         return []
@@ -133,7 +133,7 @@ def _show(path: Path) -> str:
 
 
 def _meant_by(schema: type[BaseModel], path: Path) -> str:
-    """The field that the unknown one at `path` probably means; empty where none is like it."""
+    """The field that the unknown field at `path` probably means; empty if none is like it."""
     name, model = str(path[-1]), _model_at(schema, path[:-1])
     known = list(model.model_fields) if model else []
     near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1)
@@ -143,7 +143,7 @@ def _meant_by(schema: type[BaseModel], path: Path) -> str:
 
 
 def _model_at(schema: type[BaseModel], path: Path) -> type[BaseModel] | None:
-    """The model of the object at `path`; None where it is no object or one of several models."""
+    """The model of the object at `path`; None if it is no object, or if several models are possible."""
     model: type[BaseModel] | None = schema
     for name in path:
         if isinstance(name, str) and model is not None:

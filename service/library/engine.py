@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..engine.device import ArtifactChoice, find_artifacts
 from ..errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
-from ..http.dialects import native, rerank, score
+from ..http.dialects import native, rerank, scores
 from ..http.validation import validate
 from ..model_names import fault_of_names
 from ..models import Models, ServedModel, make_models
@@ -65,7 +65,7 @@ ROUTES = {
     **native.TEI_ROUTES,
     **native.TOKEN_ROUTES,
     **rerank.ROUTES,
-    "/score": score.SCORE,
+    "/score": scores.SCORE,
 }
 
 

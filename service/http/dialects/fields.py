@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ...errors import Invalid
 from ...tasks.flow import Tasks
-from ...tasks.inputs import NO_EFFECT, Body, EmbeddingFields, TruncationFields
+from ...tasks.inputs import NO_EFFECT, Body, TruncationFields
 from ...tokenization.encoding import Direction
 
 THEIRS = {  # field of this service -> its names in other servers' requests
@@ -16,16 +16,12 @@ THEIRS = {  # field of this service -> its names in other servers' requests
     "normalize": ("normalized", "use_activation"),  # of Jina, of vLLM
     "encoding_format": ("embedding_type", "encoding_type"),  # of Jina, of LlamaIndex
 }
-OTHERS = frozenset(name for names in THEIRS.values() for name in names)
 DOCUMENT, QUERY = ("document", "passage", "corpus"), ("query",)  # names of their prompts, in the order of preference
 KINDS = {  # what Voyage, Jina and Cohere call them
     **dict.fromkeys(("query", "retrieval.query", "search_query"), QUERY),
     **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document"), DOCUMENT),
     "text": (),  # neither
 }
-
-
-EMBEDDING = EmbeddingFields()
 
 
 class VllmFields(TruncationFields):
@@ -43,15 +39,10 @@ class VllmFields(TruncationFields):
     cache_salt: str | None = Field(None, description=NO_EFFECT)
 
 
-def stated(request: Body, *fields: str) -> list[Any]:
-    """The value of each field under any of its names; None where none is set. Raises Invalid where two differ."""
+def stated(request: Body, field: str) -> Any:
+    """The value of the field under any of its names; None if none is set. Raises Invalid if two of them differ."""
     of_client = request.model_fields_set  # a field that is not set may have a default
-    if OTHERS.isdisjoint(of_client):
-        return [getattr(request, field) if field in of_client else None for field in fields]
-    return [_agreed(request, [name for name in (field, *THEIRS[field]) if name in of_client]) for field in fields]
-
-
-def _agreed(request: Body, names: list[str]) -> Any:
+    names = [name for name in (field, *THEIRS[field]) if name in of_client]
     given = {name: value for name in names if (value := getattr(request, name)) is not None}
     if len({*given.values()}) > 1:
         both = " and ".join(f"{name} is {str(value).lower()}" for name, value in given.items())
@@ -60,11 +51,11 @@ def _agreed(request: Body, names: list[str]) -> Any:
 
 
 def truncation_fields(tasks: Tasks, request: TruncationFields, *, truncates: bool | None = None) -> dict[str, Any]:
-    """How the texts are read; `truncates`: where the request does not say it.
+    """How the texts are read; `truncates`: if the request does not say it.
 
     Raises Invalid for another limit than the model's, and as `stated`.
     """
-    truncate, side = stated(request, "truncate", "truncation_direction")
+    truncate, side = stated(request, "truncate"), stated(request, "truncation_direction")
     if (limit := getattr(request, "truncate_prompt_tokens", None)) is not None:
         most = tasks.manifest.max_tokens
         if limit != -1 and limit < most:
@@ -78,36 +69,17 @@ def truncation_fields(tasks: Tasks, request: TruncationFields, *, truncates: boo
     return fields if side is None else fields | {"truncation_direction": side}
 
 
-def embedding_fields(
-    tasks: Tasks, request: TruncationFields, *, truncates: bool | None, unit_length: bool, of_prompt: tuple[str, ...]
-) -> EmbeddingFields:
-    """The request in the fields of /embed.
-
-    Vectors that are of `unit_length` are so unless it says otherwise; fields `of_prompt` name a prompt or a kind of
-    text. Raises as `truncation_fields` and `find_prompt_name`.
-    """
-    fields = truncation_fields(tasks, request, truncates=truncates)
-    normalize, dimensions = stated(request, "normalize", "dimensions")
-    fields["normalize"] = tasks.embedding.openai_normalize if unit_length and normalize is None else normalize
-    fields["dimensions"] = dimensions or None
-    own = request if isinstance(request, EmbeddingFields) else EMBEDDING
-    if own.prompt is None and own.prompt_name is None:
-        field = next((field for field in of_prompt if getattr(request, field)), None)
-        fields["prompt_name"] = find_prompt_name(tasks, field, getattr(request, field)) if field else None
-    return own.model_copy(update=fields)
-
-
-def find_prompt_name(tasks: Tasks, field: str, name: str | None) -> str | None:
-    """The checkpoint's prompt for what `field` calls `name`; None for the default, as where there are no prompts.
+def find_prompt_name(tasks: Tasks, field: str, name: str) -> str | None:
+    """The checkpoint's prompt for what `field` calls `name`; None for the default, and if there are no prompts.
 
     Queries and documents without a prompt of their own get the default, as in sentence-transformers. Raises Invalid for
     another name that no prompt has.
     """
     prompts = tasks.manifest.embedding.prompts
-    if not name or not prompts or name in prompts:
+    if not prompts or name in prompts:
         return name if name in prompts else None
     if (kind := KINDS.get(name)) is None:
         message = f"{field} is {name!r}; the prompts of this model are {', '.join(prompts)}"
         raise Invalid(f"{message}: send one of them, or `prompt` with a text", code="prompt")
-    found = [one for one in kind if one in prompts]
-    return max(found, key=lambda one: bool(prompts[one]), default=None)  # sentence-transformers adds `document`, empty
+    found = [prompt for prompt in kind if prompt in prompts]  # sentence-transformers adds `document`, empty
+    return max(found, key=lambda prompt: bool(prompts[prompt]), default=None)

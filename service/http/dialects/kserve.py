@@ -28,11 +28,38 @@ from .spec import Content, TaskSpec
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
 OCTETS = "application/octet-stream"
 SIZE = struct.Struct("<I")  # before each element of a binary BYTES tensor
-VERSION = "1"  # an artifact has no versions; clients of the protocol ask for one
+VERSION = "1"  # clients of the protocol ask for a version; an artifact has none
 VECTORS = ("embedding",)
 LABELS = ("scores", "label")
 Value = Floats | Sequence[str]  # FP32, or BYTES [n]
 NULL_IS_EMPTY = BeforeValidator(lambda parameters: {} if parameters is None else parameters)
+OUTPUT = like(
+    "OutputTensor",
+    name="embedding",
+    datatype="FP32",
+    shape=[1, 3],
+    data=Explained(([0.1, -0.2, 0.3], ["positive"]), "absent where binary", absent=True),
+    parameters=Explained({"binary_data_size": 12}, "binary_data_size where the tensor is after the JSON", absent=True),
+)
+INFER_RESPONSE = like(
+    "InferResponse",
+    model_name="sample",
+    model_version="1",
+    id=Explained("1", "of the request, if it has one", absent=True),
+    outputs=[OUTPUT],
+)
+SERVER = like("ServerMetadata", name="packbert", version="0.1.0", extensions=["binary_tensor_data"])
+LIVE, READY = like("Live", live=True), like("Ready", ready=True)
+MODEL_READY = like("ModelReady", name="sample", ready=True)
+TENSOR = like("TensorMetadata", name="text", datatype="BYTES", shape=Explained([-1], "-1: any size"))
+MODEL = like(
+    "ModelMetadata",
+    name="sample",
+    versions=["1"],
+    platform="onnxruntime",
+    inputs=Explained([TENSOR], "a classifier of texts also takes `text_pair`"),
+    outputs=[TENSOR],
+)
 
 
 class InferParameters(EmbeddingFields):
@@ -76,35 +103,6 @@ class InferRequest(Body):
     model_name: str | None = Field(None, description="of KServe's client: the path names the model; has no effect")
 
 
-OUTPUT = like(
-    "OutputTensor",
-    name="embedding",
-    datatype="FP32",
-    shape=[1, 3],
-    data=Explained(([0.1, -0.2, 0.3], ["positive"]), "absent where binary", absent=True),
-    parameters=Explained({"binary_data_size": 12}, "binary_data_size where the tensor is after the JSON", absent=True),
-)
-INFER_RESPONSE = like(
-    "InferResponse",
-    model_name="sample",
-    model_version="1",
-    id=Explained("1", "of the request, if it has one", absent=True),
-    outputs=[OUTPUT],
-)
-SERVER = like("ServerMetadata", name="packbert", version="0.1.0", extensions=["binary_tensor_data"])
-LIVE, READY = like("Live", live=True), like("Ready", ready=True)
-MODEL_READY = like("ModelReady", name="sample", ready=True)
-TENSOR = like("TensorMetadata", name="text", datatype="BYTES", shape=Explained([-1], "-1: any size"))
-MODEL = like(
-    "ModelMetadata",
-    name="sample",
-    versions=["1"],
-    platform="onnxruntime",
-    inputs=Explained([TENSOR], "a classifier of texts also takes `text_pair`"),
-    outputs=[TENSOR],
-)
-
-
 async def _infer(tasks: Tasks, request: InferRequest) -> Task:
     parameters, manifest = request.parameters, tasks.manifest
     names = _find_outputs(manifest, request)
@@ -123,7 +121,7 @@ async def _infer(tasks: Tasks, request: InferRequest) -> Task:
         if names == LABELS:
             best = [manifest.labels[i] for i in value.argmax(axis=-1).tolist()]
             outputs = {"scores": value.astype("<f4"), "label": best}
-        return await build_response(manifest.name, VERSION, request, outputs)
+        return await _build_response(manifest.name, request, outputs)
 
     return task._replace(answer=answer)
 
@@ -156,7 +154,7 @@ def _find_outputs(manifest: Manifest, request: InferRequest) -> tuple[str, ...]:
 def _find_inputs(request: InferRequest) -> list[Text]:
     """The texts, or the pairs with `text_pair`. Raises Invalid for other inputs."""
     names = [one.name for one in request.inputs]
-    texts, seconds = read_texts(request, "text"), read_texts(request, "text_pair")
+    texts, seconds = _find_texts(request, "text"), _find_texts(request, "text_pair")
     if texts is None or sorted(names) not in (["text"], ["text", "text_pair"]):
         given = ", ".join(names) or "none"
         raise Invalid(f"the inputs are {given}; this model takes text, and text_pair for pairs", code="tensor")
@@ -167,7 +165,7 @@ def _find_inputs(request: InferRequest) -> list[Text]:
     return list(zip(texts, seconds, strict=True))
 
 
-def read_texts(request: InferRequest, name: str) -> list[str] | None:
+def _find_texts(request: InferRequest, name: str) -> list[str] | None:
     """The texts of the input `name`; None without it. Raises Invalid for anything but BYTES of the stated shape."""
     tensor = next((one for one in request.inputs if one.name == name), None)
     if tensor is None:
@@ -184,7 +182,7 @@ def read_texts(request: InferRequest, name: str) -> list[str] | None:
     return texts
 
 
-def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> InferRequest:
+def _attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> InferRequest:
     """The request with the texts of its binary tensors in `data`; `content` has them.
 
     Raises Invalid, and TooLarge for more than `max_inputs` texts and as many of pairs.
@@ -197,7 +195,7 @@ def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> Infe
             if at + size > len(content):
                 message = f"{tensor.name}: binary_data_size is {size}; {len(content) - at} bytes are left of the body"
                 raise Invalid(message, code="tensor")
-            texts = _read_texts(tensor.name, memoryview(content)[at : at + size], left)
+            texts = _decode_texts(tensor.name, memoryview(content)[at : at + size], left)
             tensor = tensor.model_copy(update={"data": texts})
             at, left = at + size, left - len(texts)
         inputs.append(tensor)
@@ -206,27 +204,28 @@ def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> Infe
     return request.model_copy(update={"inputs": inputs})
 
 
-def _read_texts(name: str, content: memoryview, most: int) -> list[str]:
+def _decode_texts(name: str, content: memoryview, most: int) -> list[str]:
     """The elements of a binary BYTES tensor. Raises Invalid, and TooLarge for more than `most`."""
     texts: list[str] = []
     at = 0
     while at < len(content):
         if len(texts) == most:
             raise TooLarge(f"{name} has more elements than a request has inputs (BERT_MAX_INPUTS): split it")
-        end = at + SIZE.size + (SIZE.unpack_from(content, at)[0] if at + SIZE.size <= len(content) else 0)
-        if end > len(content) or end < at + SIZE.size:
+        start = at + SIZE.size
+        end = start + (SIZE.unpack_from(content, at)[0] if start <= len(content) else 0)
+        if end > len(content):
             message = f"{name}: element {len(texts)} ends after the tensor's {len(content)} bytes"
             raise Invalid(f"{message}; each element is its size, 4 bytes, little-endian, and its bytes", code="tensor")
         try:
-            texts.append(str(content[at + SIZE.size : end], "utf-8"))
+            texts.append(str(content[start:end], "utf-8"))
         except UnicodeDecodeError:
             raise Invalid(f"{name}: the text is not UTF-8", code="tensor", index=len(texts)) from None
         at = end
     return texts
 
 
-async def build_response(name: str, version: str, request: InferRequest, outputs: Mapping[str, Value]) -> Any:
-    """The tensors that the request names, all without names: a value for `json_bytes`, or Content with binary ones."""
+async def _build_response(name: str, request: InferRequest, outputs: Mapping[str, Value]) -> Any:
+    """The tensors that the request names, or all: a value for `json_bytes`, or Content if a tensor is binary."""
     by_default = request.parameters.binary_data_output
     asked = {one.name: one.parameters.binary_data for one in request.outputs or ()} or dict.fromkeys(outputs)
     tensors, binary = [], []
@@ -241,7 +240,7 @@ async def build_response(name: str, version: str, request: InferRequest, outputs
         else:
             tensor["data"] = value if floats is None else orjson.Fragment(bytes(await json_bytes(floats.reshape(-1))))
         tensors.append(tensor)
-    own = {"model_name": name, "model_version": version} | ({"id": request.id} if request.id else {})
+    own = {"model_name": name, "model_version": VERSION} | ({"id": request.id} if request.id else {})
     content = own | {"outputs": tensors}
     if not binary:
         return content
@@ -255,19 +254,8 @@ def _to_bytes(value: Value) -> bytes:
     return b"".join(SIZE.pack(len(text)) + text for text in (one.encode() for one in value))
 
 
-INFER = TaskSpec(
-    "infer",
-    _infer,
-    InferRequest,
-    INFER_RESPONSE,
-    "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
-    binary_header=JSON_LENGTH,
-    attach=attach_texts,
-)
-
-
 def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
-    """By paths with the model's name: another name is a 404."""
+    """The routes under the model's name: another name is a 404."""
     path = f"/v2/models/{model.artifact.manifest.name}"
     versioned = replace(INFER, operation="infer_by_version")
     return {f"{path}/infer": INFER, f"{path}/versions/{VERSION}/infer": versioned}
@@ -325,3 +313,14 @@ def _tensor(name: str, datatype: str, *sizes: int) -> dict[str, Any]:
 
 def _ready(content: Mapping[str, Any], reason: str) -> Response:
     return json_response({**content, "ready": not reason}, 503 if reason else 200)
+
+
+INFER = TaskSpec(
+    "infer",
+    _infer,
+    InferRequest,
+    INFER_RESPONSE,
+    "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
+    binary_header=JSON_LENGTH,
+    attach=_attach_texts,
+)

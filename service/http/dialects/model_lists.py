@@ -1,4 +1,4 @@
-"""The models of this service as OpenAI, infinity and Ollama list them; Ollama's description of one, and its version."""
+"""The models of this service as OpenAI, infinity and Ollama list and describe them; its version, for Ollama."""
 
 import time
 from collections.abc import Callable
@@ -30,22 +30,28 @@ MODEL = like(
     type=Explained("base", "of Mistral"),
     capabilities=Explained(dict[str, bool], "of Mistral: none, since the service writes no text"),
 )
-OF_INFINITY = {
-    "id": "sample",
-    "object": "model",
-    "stats": Explained(dict[str, float], "empty: /metrics has them"),
-    "created": CREATED,
-    "backend": "onnxruntime",
-    "capabilities": ["embed", "classify"],
-}
-OF_OLLAMA = {
-    "name": "sample",
-    "model": "sample",
-    "digest": "5f2c0f9e1d3a",
-    "details": {"format": "onnx", "family": "bert", "quantization_level": "int8"},
-    "size": Explained(36000000, "bytes"),
-    "size_vram": 0,
-}
+INFINITY_MODEL = like(
+    "InfinityModel",
+    id="sample",
+    object="model",
+    stats=Explained(dict[str, float], "empty: /metrics has them"),
+    created=CREATED,
+    backend="onnxruntime",
+    capabilities=["embed", "classify"],
+)
+OLLAMA_MODEL = like(
+    "OllamaModel",
+    name="sample",
+    model="sample",
+    digest="5f2c0f9e1d3a",
+    details={"format": "onnx", "family": "bert", "quantization_level": "int8"},
+    size=Explained(36000000, "bytes"),
+    size_vram=0,
+)
+OPENAI_LIST = like("ModelsResponse", "OpenAI's list of models.", object="list", data=[MODEL])
+INFINITY_LIST = like("InfinityModelsResponse", object="list", data=[INFINITY_MODEL])
+OLLAMA_LIST = like("OllamaModels", models=[OLLAMA_MODEL])
+Describe = Callable[[Artifact, int], dict[str, Any]]  # a model, and when the service started
 
 
 class ShowRequest(Body):
@@ -89,26 +95,13 @@ def _ollama_details(manifest: Manifest) -> dict[str, str]:
     return {"format": "onnx", "family": manifest.family, "quantization_level": manifest.precision}
 
 
-ROUTES = {"/api/show": TaskSpec("show", _show, ShowRequest, dict[str, Any], "Ollama's description of a model")}
-OPENAI_LIST = like("ModelsResponse", "OpenAI's list of models.", object="list", data=[MODEL])
-INFINITY_LIST = like("InfinityModelsResponse", object="list", data=[like("InfinityModel", **OF_INFINITY)])
-OLLAMA_LIST = like("OllamaModels", models=[like("OllamaModel", **OF_OLLAMA)])
-Describe = Callable[[Artifact, int], dict[str, Any]]  # a model, and when the service started
-LISTS: dict[str, tuple[str, str, type[BaseModel], Describe]] = {  # path -> name of the route, whose list, its shape
-    "/v1/models": ("models", "OpenAI's", OPENAI_LIST, _openai),
-    "/models": ("models_of_infinity", "infinity's", INFINITY_LIST, _infinity),
-    "/api/tags": ("models_of_ollama", "Ollama's", OLLAMA_LIST, _ollama),
-    "/api/ps": ("ps_of_ollama", "Ollama's", OLLAMA_LIST, _ollama),
-}
-
-
 def add_get_routes(router: APIRouter, model: ServedModel) -> None:
     started = int(time.time())
 
     def add_list(path: str, name: str, whose: str, shape: type[BaseModel], describe: Describe) -> None:
         @router.get(path, name=name, response_model=shape, summary=f"{whose} list of models: those that run")
         async def models() -> Response:
-            listed = [describe(one.artifact, started) for one in model.group.values()]
+            listed = [describe(each.artifact, started) for each in model.group.values()]
             return json_response({"models": listed} if shape is OLLAMA_LIST else {"object": "list", "data": listed})
 
     for path, row in LISTS.items():
@@ -124,3 +117,12 @@ def add_get_routes(router: APIRouter, model: ServedModel) -> None:
     @router.get("/api/version", response_model=dict[str, str], summary="The version of this service, for Ollama")
     async def version_for_ollama() -> Response:
         return json_response({"version": version("packbert")})
+
+
+ROUTES = {"/api/show": TaskSpec("show", _show, ShowRequest, dict[str, Any], "Ollama's description of a model")}
+LISTS: dict[str, tuple[str, str, type[BaseModel], Describe]] = {  # path -> name of the route, whose list, its shape
+    "/v1/models": ("models", "OpenAI's", OPENAI_LIST, _openai),
+    "/models": ("models_of_infinity", "infinity's", INFINITY_LIST, _infinity),
+    "/api/tags": ("models_of_ollama", "Ollama's", OLLAMA_LIST, _ollama),
+    "/api/ps": ("ps_of_ollama", "Ollama's", OLLAMA_LIST, _ollama),
+}

@@ -22,7 +22,6 @@ from ...tasks.defaults import ROOT_HEADS
 from .spec import TaskSpec
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}  # of TEI, by our precision
-
 TEI_ROUTES = {
     "/similarity": TaskSpec(
         "similarity",
@@ -33,49 +32,6 @@ TEI_ROUTES = {
         of_tei=True,
     ),
 }
-
-
-def info_keys(info: Mapping[str, Any]) -> dict[str, Any]:
-    """TEI's keys of /info with the values of ours; none while `info` has only the fields of a worker that waits."""
-    if "limits" not in info:
-        return {}
-    limits, measured = info["limits"], info["measured"]
-    return {
-        "model_id": info["model"],
-        "model_sha": info["identity"]["revision"] or None,
-        "model_dtype": DTYPES.get(info["precision"], info["precision"]),
-        "served_model_name": info["model"],
-        "model_type": _model_type(info),
-        "max_concurrent_requests": limits["waiting_tokens"],
-        "max_input_length": limits["tokens"],
-        "max_batch_tokens": measured["token_budget"] if measured else limits["waiting_tokens"],
-        "max_batch_requests": None,
-        "max_client_batch_size": limits["inputs"],
-        "auto_truncate": info["truncate"],
-        "tokenization_workers": info["workers"],
-        "version": info["versions"]["service"],
-        "sha": None,
-        "docker_label": None,
-    }
-
-
-def _model_type(info: Mapping[str, Any]) -> dict[str, Any]:
-    """A classifier of one label is a reranker, as in TEI."""
-    if "labels" not in info["heads"]:
-        return {"embedding": {"pooling": _pooling(info)}}
-    numbered = enumerate(info["labels"])
-    labels = {"id2label": {str(i): label for i, label in numbered}}
-    labels["label2id"] = {label: i for i, label in enumerate(info["labels"])}
-    return {"reranker" if len(info["labels"]) == 1 else "classifier": labels}
-
-
-def _pooling(info: Mapping[str, Any]) -> str:
-    """The nearest of TEI's names: its clients accept no others. Our own key says what it is."""
-    if info["pooling"] == "sentence":
-        return "mean" if any("mean" in module for module in info["embedding"]["modules"]) else "cls"
-    return "mean" if info["pooling"] == "mean" else "cls"
-
-
 TOKEN_ROUTES = {
     "/tokenize": TaskSpec(
         "tokenize",
@@ -109,8 +65,6 @@ TOKEN_ROUTES = {
         of_tei=True,
     ),
 }
-
-
 ROUTES = {
     "/embed": TaskSpec(
         "embed",
@@ -183,3 +137,44 @@ ROUTES = {
         head="attention",
     ),
 }
+
+
+def info_keys(info: Mapping[str, Any]) -> dict[str, Any]:
+    """TEI's keys of /info with the values of ours; empty while `info` has only the fields of a worker that waits."""
+    if "limits" not in info:
+        return {}
+    limits, measured = info["limits"], info["measured"]
+    return {
+        "model_id": info["model"],
+        "model_sha": info["identity"]["revision"] or None,
+        "model_dtype": DTYPES.get(info["precision"], info["precision"]),
+        "served_model_name": info["model"],
+        "model_type": _model_type(info),
+        "max_concurrent_requests": limits["waiting_tokens"],
+        "max_input_length": limits["tokens"],
+        "max_batch_tokens": measured["token_budget"] if measured else limits["waiting_tokens"],
+        "max_batch_requests": None,
+        "max_client_batch_size": limits["inputs"],
+        "auto_truncate": info["truncate"],
+        "tokenization_workers": info["workers"],
+        "version": info["versions"]["service"],
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def _model_type(info: Mapping[str, Any]) -> dict[str, Any]:
+    """A classifier with a single label is a reranker, as in TEI."""
+    if "labels" not in info["heads"]:
+        return {"embedding": {"pooling": _pooling(info)}}
+    labels = info["labels"]
+    by_number = {"id2label": {str(i): label for i, label in enumerate(labels)}}
+    by_label = {"label2id": {label: i for i, label in enumerate(labels)}}
+    return {"reranker" if len(labels) == 1 else "classifier": by_number | by_label}
+
+
+def _pooling(info: Mapping[str, Any]) -> str:
+    """The nearest of TEI's names: its clients accept no others. Our own key says what it is."""
+    if info["pooling"] == "sentence":
+        return "mean" if any("mean" in module for module in info["embedding"]["modules"]) else "cls"
+    return "mean" if info["pooling"] == "mean" else "cls"

@@ -7,6 +7,7 @@ alone sends `raw_scores`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,22 +16,22 @@ from pydantic import Field
 from ...errors import Invalid
 from ...tasks import pairs
 from ...tasks.flow import Task, TaskResult, Tasks
-from ...tasks.inputs import (
-    Body,
-    ClientFields,
-    ErrorBody,
-    FailFastList,
-    RerankFields,
-    TruncationFields,
-)
+from ...tasks.inputs import Body, ClientFields, FailFastList, RerankFields, TruncationFields
 from ...tokenization.encoding import EncodeOptions
 from ...turns import in_turns
 from ..responses import Floats
 from .fields import VllmFields, truncation_fields
 from .shapes import USAGE, Explained, like, response_id, type_like, usage
-from .spec import ErrorShape, TaskSpec, service_error
+from .spec import MESSAGE_ERROR, TaskSpec
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
+TEXT_SCORE = like("TextScore", index=0, score=0.98, text=Explained("a bear", "with return_text", absent=True))
+RANKING = like(
+    "Ranking",
+    index=Explained(0, "of the passage in the request"),
+    logit=Explained(4.2, "of a model that is no cross-encoder: the cosine"),
+)
+RANKING_RESPONSE = like("RankingResponse", "NVIDIA's response, best first.", rankings=[RANKING], usage=USAGE)
 
 
 class Document(Body):
@@ -66,7 +67,13 @@ class RerankRequest(ClientFields, RerankFields, CutFields):
     )
 
 
-TEXT_SCORE = like("TextScore", index=0, score=0.98, text=Explained("a bear", "with return_text", absent=True))
+class RankingRequest(ClientFields, TruncationFields):
+    """NVIDIA's request."""
+
+    query: Document = Field(examples=[{"text": "what is a panda?"}])
+    passages: FailFastList[Document] = Field(examples=[[{"text": "a bear"}, {"text": "it rains"}]])
+
+
 RESULT = like(
     "Result",
     index=Explained(0, "of the document in the request"),
@@ -87,30 +94,6 @@ RERANK_RESPONSE = like(
 RESPONSES = type_like(([TEXT_SCORE], RERANK_RESPONSE))
 
 
-class RankingRequest(ClientFields, TruncationFields):
-    """NVIDIA's request."""
-
-    query: Document = Field(examples=[{"text": "what is a panda?"}])
-    passages: FailFastList[Document] = Field(examples=[[{"text": "a bear"}, {"text": "it rains"}]])
-
-
-RANKING = like(
-    "Ranking",
-    index=Explained(0, "of the passage in the request"),
-    logit=Explained(4.2, "of a model that is no cross-encoder: the cosine"),
-)
-RANKING_RESPONSE = like("RankingResponse", "NVIDIA's response, best first.", rankings=[RANKING], usage=USAGE)
-
-
-class RerankErrorBody(ErrorBody):
-    message: str = Field(description="the same sentence, where Cohere's clients look for it")
-    detail: str = Field(description="the same sentence, where Jina's and Voyage's clients look for it")
-
-
-def _rerank_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
-    return service_error(request_id, status, message, code, index) | {"message": message, "detail": message}
-
-
 async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
     texts, cuts = _texts(request), bool(request.max_tokens_per_doc or request.max_chunks_per_doc)
     fields = truncation_fields(tasks, request, truncates=cuts or None)
@@ -120,16 +103,41 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
     asked = request.model_copy(update=fields | {"query": query})
     most = request.top_k if request.top_n is None else request.top_n
 
-    def show(value: Floats, result: TaskResult) -> Any:
-        name = "score" if request.documents is None else "relevance_score"
-        order = np.argsort(-value, kind="stable")[: most or None].tolist()
-        ranked: list[dict[str, Any]] = [{"index": index, name: float(value[index])} for index in order]
-        result.compared = order[:1]
-        if request.texts is None:
-            return _build_response(tasks.manifest.name, request, texts, ranked, result.tokens)
-        return [one | {"text": texts[one["index"]]} for one in ranked] if request.return_text else ranked
+    def show(scores: Floats, result: TaskResult) -> Any:
+        best = _best_first(scores, result, "score" if request.documents is None else "relevance_score")
+        results = [one | _document(request, texts[one["index"]]) for one in best[: most or None]]
+        if request.documents is None:
+            return results
+        return {
+            "object": "rerank",
+            "id": response_id("rerank"),
+            "model": tasks.manifest.name,
+            "results": results,
+            "data": results,
+            "usage": usage(result.tokens),
+            "meta": {"tokens": {"input_tokens": result.tokens}},
+        }
 
     return (await pairs.rerank(tasks, asked, read)).then(show)
+
+
+def _best_first(scores: Floats, result: TaskResult, name: str) -> list[dict[str, Any]]:
+    """The place of each text, and its score under `name`; a shadow compares the first place."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    result.compared = order[:1]
+    return [{"index": index, name: float(scores[index])} for index in order]
+
+
+def _document(request: RerankRequest, text: str) -> dict[str, Any]:
+    """What a result holds of its text."""
+    if request.texts is not None:
+        return {"text": text} if request.return_text else {}
+    of_infinity = "raw_scores" in request.model_fields_set
+    if request.return_documents == "object":
+        return {"document": {"text": text}}
+    if request.return_documents == "string" or (request.return_documents is True and of_infinity):
+        return {"document": text}
+    return {}
 
 
 def _texts(request: RerankRequest) -> Sequence[str]:
@@ -166,57 +174,28 @@ async def _cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int
 
 async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
     fields = RerankFields(query=request.query.text, raw_scores=True, **truncation_fields(tasks, request))
-    texts = [one.text for one in request.passages]
+    texts = [passage.text for passage in request.passages]
 
-    def show(value: Floats, result: TaskResult) -> dict[str, Any]:
-        order = np.argsort(-value, kind="stable").tolist()
-        rankings = [{"index": index, "logit": float(value[index])} for index in order]
-        result.compared = order[:1]
-        return {"rankings": rankings, "usage": usage(result.tokens)}
+    def show(logits: Floats, result: TaskResult) -> dict[str, Any]:
+        return {"rankings": _best_first(logits, result, "logit"), "usage": usage(result.tokens)}
 
     return (await pairs.rerank(tasks, fields, texts)).then(show)
 
 
-def _build_response(
-    model: str, request: RerankRequest, texts: Sequence[str], results: Sequence[dict[str, Any]], tokens: int
-) -> dict[str, Any]:
-    of_infinity = "raw_scores" in request.model_fields_set
-    if request.return_documents == "object":
-        results = [one | {"document": {"text": texts[one["index"]]}} for one in results]
-    elif request.return_documents == "string" or (request.return_documents is True and of_infinity):
-        results = [one | {"document": texts[one["index"]]} for one in results]
-    return {
-        "object": "rerank",
-        "id": response_id("rerank"),
-        "model": model,
-        "results": results,
-        "data": results,
-        "usage": usage(tokens),
-        "meta": {"tokens": {"input_tokens": tokens}},
-    }
-
-
-MESSAGE_ERROR = ErrorShape(_rerank_error, RerankErrorBody)
-
-
-def _route(operation: str) -> TaskSpec:
-    return TaskSpec(
-        "rerank",
-        _rerank,
-        RerankRequest,
-        RESPONSES,
-        "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
-        "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
-        of_tei=True,
-        error_shape=MESSAGE_ERROR,
-        operation=operation,
-    )
-
-
+RERANK = TaskSpec(
+    "rerank",
+    _rerank,
+    RerankRequest,
+    RESPONSES,
+    "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
+    "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
+    of_tei=True,
+    error_shape=MESSAGE_ERROR,
+)
 ROUTES = {
-    "/rerank": _route(""),
-    "/v1/rerank": _route("rerank_v1"),
-    "/v2/rerank": _route("rerank_v2"),
+    "/rerank": RERANK,
+    "/v1/rerank": replace(RERANK, operation="rerank_v1"),
+    "/v2/rerank": replace(RERANK, operation="rerank_v2"),
     "/v1/ranking": TaskSpec(
         "rerank",
         _rank,

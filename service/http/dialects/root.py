@@ -1,8 +1,7 @@
 """`POST /`, the artifact's own task as text-embeddings-inference and hosted endpoints run it; `GET /` and `/ping`.
 
-Labels are answered as a list of lists also for one text, zero-shot labels as a list of label and score, and tags are
-grouped (aggregation simple): that is what the clients of hosted endpoints read. Everything else is as on the task's own
-route.
+The labels of a single text are a list of lists too, zero-shot labels a list of label and score, and tags are grouped
+(aggregation simple): that is what the clients of hosted endpoints read. All else is as on the task's own route.
 """
 
 from collections.abc import Mapping
@@ -43,7 +42,7 @@ from .spec import TaskSpec
 
 TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | rerank.ROUTES
 SPECS: dict[RootTask, TaskSpec] = {task: TASK_ROUTES[f"/{task}"] for task in get_args(RootTask)}
-OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # that no other has
+OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # no other has these
 OF_INPUTS: dict[type[Body], RootTask] = {  # the form of the inputs -> the task that alone takes it
     SimilarityInputs: "similarity",
     QuestionAndContext: "answer",
@@ -101,10 +100,10 @@ def set_fields(request: RootRequest) -> dict[str, Any]:
 
 
 def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
-    """By what only one task takes, then BERT_ROOT_TASK, then the heads.
+    """The task that alone takes such a request, else BERT_ROOT_TASK, else the task of the model's heads.
 
-    A model with a fill-mask head also gives vectors: there a request whose every text has the mask token, or that has
-    a field of /fill-mask, asks for words.
+    A model with a fill-mask head gives vectors too: a request asks it for words if each text has the mask token, or if
+    it has a field of /fill-mask.
     """
     heads = tasks.manifest.heads
     if found := _task_of_form(fields):
@@ -121,7 +120,7 @@ def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
 
 
 def _task_of_form(fields: Mapping[str, Any]) -> RootTask | None:
-    """The one task that has such a field, or such inputs."""
+    """The task that alone has such a field, or such inputs."""
     for field, task in OF_FIELDS.items():
         if field in fields:
             return task
@@ -137,7 +136,7 @@ def _has_labels(fields: Mapping[str, Any]) -> bool:
 
 def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:
     given, of_words = fields.keys() | fields.get("parameters", {}).keys(), FillMaskRequest.model_fields.keys()
-    if given & (EmbedRequest.model_fields.keys() ^ of_words):  # of only one of the two tasks
+    if given & (EmbedRequest.model_fields.keys() ^ of_words):  # which not both tasks have
         return not given.isdisjoint(of_words - EmbedRequest.model_fields.keys())
     inputs = fields["inputs"]
     texts = inputs if isinstance(inputs, list) else [inputs]
@@ -146,7 +145,7 @@ def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:
 
 
 def _set_strategy(fields: dict[str, Any]) -> None:
-    """Hosted endpoints group tags by default; the default goes where the request's other parameters are."""
+    """Groups tags by default, as hosted endpoints do; the default goes beside the request's other parameters."""
     nested = fields.get("parameters", {})
     if fields.get("aggregation_strategy") is None and nested.get("aggregation_strategy") is None:
         default = {"aggregation_strategy": "simple"}
@@ -179,7 +178,9 @@ def add_get_routes(app: APIRouter, model: ServedModel) -> None:
     @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", "") and not model.settings.admin_port:
-            if not request.scope["raw_path"].endswith(b"/"):  # of one of several models: the page's links are relative
+            if not request.scope["raw_path"].endswith(
+                b"/"
+            ):  # the path of a model's name: the page's links are relative
                 return RedirectResponse(f"{request.scope['root_path'].rpartition('/')[2]}/", headers={"vary": "accept"})
             if page is not None:
                 return await page.respond_home(request)

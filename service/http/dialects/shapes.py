@@ -24,9 +24,9 @@ class Explained(NamedTuple):
 
 
 def like(model: str, about: str = "", /, **example: Any) -> type[BaseModel]:
-    """The model `model` that documents a JSON object of the form of `example`.
+    """The pydantic model, named `model`, that documents a JSON object of the form of `example`.
 
-    Of a list it documents the first item, and a tuple is one of several forms; a type stands for itself.
+    A list is documented by its first item, a tuple holds alternatives, and a type stands for itself.
     """
     fields: dict[str, Any] = {}
     for key, value in example.items():
@@ -53,7 +53,7 @@ def _is_plain(value: Any) -> bool:
 
 
 USAGE = like("Usage", prompt_tokens=7, total_tokens=7)
-OF_ONE_RESPONSE = {"created": 1790000000, "object": "list", "model": "sample", "usage": USAGE}
+LISTED = {"created": 1790000000, "object": "list", "model": "sample", "usage": USAGE}
 
 
 def usage(tokens: int) -> dict[str, int]:

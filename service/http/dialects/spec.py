@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, Field
 
-from ...errors import Invalid
+from ...errors import Invalid, ServiceError
 from ...models import ServedModel
 from ...settings import Settings
 from ...tasks.flow import Read, TaskResult, Tasks, answer_request
@@ -41,37 +41,57 @@ class OpenAIErrorBody(BaseModel):
     detail: str = Field(description="the message again, where clients of Jina and Voyage read it", examples=[TOO_LONG])
 
 
+class ScoreErrorBody(OpenAIErrorBody):
+    index: int | None = Field(None, description="index of the input with the error", examples=[3])
+    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
+
+
+class RerankErrorBody(ErrorBody):
+    message: str = Field(description="the same sentence, where Cohere's clients look for it")
+    detail: str = Field(description="the same sentence, where Jina's and Voyage's clients look for it")
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
     """How a dialect writes an error."""
 
-    # of request id, status, message, code, index of the input
-    form: Callable[[str, int, str, str, int | None], dict[str, Any]]
+    form: Callable[[str, str, ServiceError], dict[str, Any]]  # of the request's id, the message, the error
     model: type[BaseModel]  # documents what `write` returns
 
-    def write(self, request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+    def write(self, request_id: str, error: ServiceError) -> bytes:
         """A message with a long value of the client's is cut in the middle: its end names the way out."""
+        message = error.message
         if len(message) > MAX_CHARACTERS:
             message = f"{message[: MAX_CHARACTERS // 2]} ... {message[-MAX_CHARACTERS // 2 :]}"
-        return orjson.dumps(self.form(request_id, status, message, code, index))
+        return orjson.dumps(self.form(request_id, message, error))
 
 
-def service_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
+def _service_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
     """This service's error: TEI's two keys, and more."""
-    kind = TEI_TYPES_BY_CODE.get(code) or TEI_TYPES_BY_STATUS.get(status, "Validation")
-    content: dict[str, Any] = {"error": message, "error_type": kind, "code": code, "request_id": request_id}
-    return content if index is None else content | {"index": index}
+    kind = TEI_TYPES_BY_CODE.get(error.code) or TEI_TYPES_BY_STATUS.get(error.status, "Validation")
+    content: dict[str, Any] = {"error": message, "error_type": kind, "code": error.code, "request_id": request_id}
+    return content if error.index is None else content | {"index": error.index}
 
 
-def openai_error(_request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
-    kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    param = None if index is None else f"input.{index}"
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return {"error": error, "detail": message}
+def _rerank_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
+    return _service_error(request_id, message, error) | {"message": message, "detail": message}
 
 
-SERVICE_ERROR = ErrorShape(service_error, ErrorBody)
-OPENAI_ERROR = ErrorShape(openai_error, OpenAIErrorBody)
+def _openai_error(_: str, message: str, error: ServiceError) -> dict[str, Any]:
+    kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    param = None if error.index is None else f"input.{error.index}"
+    return {"error": {"message": message, "type": kind, "param": param, "code": error.code}, "detail": message}
+
+
+def _score_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
+    own = {"request_id": request_id} if error.index is None else {"request_id": request_id, "index": error.index}
+    return _openai_error(request_id, message, error) | own
+
+
+SERVICE_ERROR = ErrorShape(_service_error, ErrorBody)
+MESSAGE_ERROR = ErrorShape(_rerank_error, RerankErrorBody)  # of Cohere, Jina, Voyage and NVIDIA
+OPENAI_ERROR = ErrorShape(_openai_error, OpenAIErrorBody)
+SCORE_ERROR = ErrorShape(_score_error, ScoreErrorBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +103,13 @@ class TaskSpec:
     request_model: type[Body]
     response_model: object  # documents the value of the answer, and does not validate it
     summary: str
-    npy: bool = False  # the value is one array, which is also served as NPY
+    npy: bool = False  # the value is an array, which is also served as NPY
     of_tei: bool = False  # answers have text-embeddings-inference's headers
     error_shape: ErrorShape = SERVICE_ERROR
     operation: str = ""  # the operation id of a further route to the same task
     binary_header: bytes = b""  # has the bytes of JSON at the start of a body that is not only JSON
     attach: Callable[[Any, bytes, int], Body] | None = None  # the rest, with at most so many inputs, to its request
-    head: str = ""  # that the model needs; empty where it depends on the body
+    head: str = ""  # that the model needs; empty if that depends on the body
 
     def check_head(self, tasks: Tasks) -> None:
         """Raises NoSuchHead."""
@@ -97,7 +117,7 @@ class TaskSpec:
             tasks.require_head(self.head)
 
     async def answer(self, served: ServedModel, request: Body) -> TaskResult:
-        """The answer of a model that has the head, and of models that are swapped which one it is of."""
+        """The answer of a model that has the head; its digest is in the result if the model can be swapped."""
         with served.answering() as tasks:
             digest = served.digest
             result = await answer_request(tasks, self.task, request)

@@ -33,12 +33,47 @@ from ...tasks.pairs import score_labels
 from ...tasks.results import LongObject, MadeList
 from ...tokenization.encoding import TokenIds
 from ..responses import Floats
-from .fields import VllmFields, embedding_fields, stated, truncation_fields
-from .rerank import MESSAGE_ERROR
-from .shapes import OF_ONE_RESPONSE, USAGE, Explained, as_base64_text, like, listed, response_id, usage
-from .spec import OPENAI_ERROR, TaskSpec
+from .fields import VllmFields, find_prompt_name, stated, truncation_fields
+from .shapes import LISTED, USAGE, Explained, as_base64_text, like, listed, response_id, usage
+from .spec import MESSAGE_ERROR, OPENAI_ERROR, TaskSpec
 
-Show = Callable[[Floats, TaskResult], Any]  # the response of vectors
+NUMBERS = ([0.1, -0.2, 0.3], "zczMPQ==")
+BASE64 = "base64: of little-endian float32"
+EMBEDDINGS_RESPONSE = like(
+    "EmbeddingsResponse",
+    "OpenAI's response.",
+    object="list",
+    id=Explained("embd-sample", "of Mistral and vLLM: of the model, so that equal requests have equal answers"),
+    data=[like("Embedding", object="embedding", embedding=Explained(NUMBERS, BASE64), index=0)],
+    model="sample",
+    usage=USAGE,
+)
+EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
+COHERE_RESPONSE = like(
+    "CohereEmbedResponse",
+    id="embed-5f2c0f9e1d3a4b7c",
+    response_type=Explained("embeddings_by_type", "in version 1 without embedding_types: embeddings_floats"),
+    embeddings=Explained(
+        (dict[EmbeddingType, list[Any]], list[list[float]]), "by type; in version 1 without embedding_types a list"
+    ),
+    texts=["my dog is hairy"],
+    meta={"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}},
+)
+OLLAMA_RESPONSE = like(
+    "OllamaResponse",
+    model="sample",
+    embeddings=[[0.1, -0.2, 0.3]],
+    prompt_eval_count=Explained(7, "tokens"),
+    total_duration=Explained(9_000_000, "nanoseconds"),
+    load_duration=Explained(0, "0: the model is loaded"),
+)
+POOLING_RESPONSE = like(
+    "PoolingResponse",
+    "vLLM's response.",
+    id="pooling-5f2c0f9e1d3a4b7c",
+    **LISTED,
+    data=[like("Pooled", index=0, object="pooling", data=Explained(NUMBERS, BASE64))],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +81,28 @@ class VectorDialect:
     """How requests of a dialect state their texts, and how it answers them."""
 
     texts: Callable[[Any], TextsOrIds]
-    show: Callable[[Tasks, Any], Show]
+    show: Callable[[Tasks, Any, Floats, TaskResult], Any]  # the response of [inputs, dimensions]
     truncates: bool | None = None  # by default
-    unit_length: bool = True
+    unit_length: bool = True  # by default
     of_prompt: tuple[str, ...] = ()  # fields that name a prompt, or a kind of text
 
     async def task(self, tasks: Tasks, request: Any) -> Task:
-        texts, show = self.texts(request), self.show(tasks, request)
-        fields = embedding_fields(
-            tasks, request, truncates=self.truncates, unit_length=self.unit_length, of_prompt=self.of_prompt
-        )
+        texts, fields = self.texts(request), self._fields(tasks, request)
         inputs = embed.read_inputs(tasks, texts, getattr(request, "tokenizer", None), fields)
         task = await embed.embed_texts(tasks, inputs, fields)
-        return task.then(show, accepts_empty=not isinstance(inputs, TokenIds))
+        return task.then(partial(self.show, tasks, request), accepts_empty=not isinstance(inputs, TokenIds))
+
+    def _fields(self, tasks: Tasks, request: TruncationFields) -> EmbeddingFields:
+        """The request in the fields of /embed. Raises as `truncation_fields`, `stated` and `find_prompt_name`."""
+        fields = truncation_fields(tasks, request, truncates=self.truncates)
+        normalize, by_default = stated(request, "normalize"), tasks.embedding.openai_normalize
+        fields["normalize"] = by_default if self.unit_length and normalize is None else normalize
+        fields["dimensions"] = stated(request, "dimensions") or None
+        own = request if isinstance(request, EmbeddingFields) else EmbeddingFields()
+        field = next((field for field in self.of_prompt if getattr(request, field)), None)
+        if field is not None and own.prompt is None and own.prompt_name is None:
+            fields["prompt_name"] = find_prompt_name(tasks, field, getattr(request, field))
+        return own.model_copy(update=fields)
 
 
 class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
@@ -81,35 +125,20 @@ class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
     late_chunking: Literal[False] | None = Field(None, description="of Jina; " + NO_EFFECT)
 
 
-NUMBERS = ([0.1, -0.2, 0.3], "zczMPQ==")
-BASE64 = "base64: of little-endian float32"
-EMBEDDINGS_RESPONSE = like(
-    "EmbeddingsResponse",
-    "OpenAI's response.",
-    object="list",
-    id=Explained("embd-sample", "of Mistral and vLLM: of the model, so that equal requests have equal answers"),
-    data=[like("Embedding", object="embedding", embedding=Explained(NUMBERS, BASE64), index=0)],
-    model="sample",
-    usage=USAGE,
-)
+def _openai_texts(request: EmbeddingsRequest) -> TextsOrIds:
+    """Raises Invalid for two different encodings, before the model runs."""
+    stated(request, "encoding_format")
+    return request.input
 
 
-def _openai(tasks: Tasks, request: EmbeddingsRequest) -> Show:
-    as_base64, model = stated(request, "encoding_format") == ["base64"], tasks.manifest.name
-    return lambda vectors, result: build_response(vectors, model, result.tokens, as_base64=as_base64)
-
-
-def build_response(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
-    """OpenAI's response for [inputs, dimensions]; base64 holds little-endian float32."""
+def _openai(tasks: Tasks, request: EmbeddingsRequest, vectors: Floats, result: TaskResult) -> LongObject:
+    write, model = WRITERS[stated(request, "encoding_format") or "float"], tasks.manifest.name
 
     def show(row: Floats, index: int) -> dict[str, Any]:
-        return {"object": "embedding", "embedding": as_base64_text(row) if as_base64 else row, "index": index}
+        return {"object": "embedding", "embedding": write(row), "index": index}
 
     data = MadeList(show, vectors, range(len(vectors)))
-    return LongObject(object="list", id=f"embd-{model}", data=data, model=model, usage=usage(tokens))
-
-
-EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
+    return LongObject(object="list", id=f"embd-{model}", data=data, model=model, usage=usage(result.tokens))
 
 
 class TextContent(Body):
@@ -136,18 +165,6 @@ class CohereEmbedRequest(ClientFields, TruncationFields):
     priority: int | None = Field(None, description=NO_EFFECT)
 
 
-COHERE_RESPONSE = like(
-    "CohereEmbedResponse",
-    id="embed-5f2c0f9e1d3a4b7c",
-    response_type=Explained("embeddings_by_type", "in version 1 without embedding_types: embeddings_floats"),
-    embeddings=Explained(
-        (dict[EmbeddingType, list[Any]], list[list[float]]), "by type; in version 1 without embedding_types a list"
-    ),
-    texts=["my dog is hairy"],
-    meta={"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}},
-)
-
-
 def _cohere_texts(request: CohereEmbedRequest) -> list[str]:
     """Raises Invalid for both forms of texts, or none."""
     if (request.texts is None) == (request.inputs is None):
@@ -155,39 +172,25 @@ def _cohere_texts(request: CohereEmbedRequest) -> list[str]:
         raise Invalid(f"{state}: send one of them", code="texts")
     if request.texts is not None:
         return request.texts
-    return [one.content[0].text for one in request.inputs or ()]
+    return [each.content[0].text for each in request.inputs or ()]
 
 
-def _cohere(_: Tasks, request: CohereEmbedRequest, *, version: str) -> Show:
-    texts, types = _cohere_texts(request), dict.fromkeys(request.embedding_types or ("float",))
+def _cohere(version: str, _: Tasks, request: CohereEmbedRequest, vectors: Floats, result: TaskResult) -> LongObject:
+    types = dict.fromkeys(request.embedding_types or ("float",))
+    by_type = LongObject({name: MadeList(WRITERS[name], vectors) for name in types})
     as_floats = version == "1" and not request.embedding_types
-
-    def show(vectors: Floats, result: TaskResult) -> LongObject:
-        by_type = LongObject({one: MadeList(WRITERS[one], vectors) for one in types})
-        return LongObject(
-            id=response_id("embed"),
-            response_type="embeddings_floats" if as_floats else "embeddings_by_type",
-            embeddings=by_type["float"] if as_floats else by_type,
-            texts=texts,
-            meta={"api_version": {"version": version}, "billed_units": {"input_tokens": result.tokens}},
-        )
-
-    return show
+    return LongObject(
+        id=response_id("embed"),
+        response_type="embeddings_floats" if as_floats else "embeddings_by_type",
+        embeddings=by_type["float"] if as_floats else by_type,
+        texts=_cohere_texts(request),
+        meta={"api_version": {"version": version}, "billed_units": {"input_tokens": result.tokens}},
+    )
 
 
 def _to_int8(row: Floats) -> NDArray[np.int8]:
     numbers = row.astype(np.float32)
     return np.asarray(np.rint(numbers * (127 / max(float(np.abs(numbers).max()), 1e-12))), np.int8)
-
-
-WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a number of a byte, or takes it away
-    "float": lambda row: row,
-    "base64": as_base64_text,
-    "int8": _to_int8,
-    "uint8": lambda row: _to_int8(row).view(np.uint8) ^ 0x80,
-    "binary": lambda row: (np.packbits(row > 0) ^ 0x80).view(np.int8),
-    "ubinary": lambda row: np.packbits(row > 0),
-}
 
 
 class OllamaFields(ModelField, TruncationFields):
@@ -204,24 +207,13 @@ class OllamaPromptRequest(OllamaFields):
     prompt: str = Field(examples=["my dog is hairy"])
 
 
-OLLAMA_RESPONSE = like(
-    "OllamaResponse",
-    model="sample",
-    embeddings=[[0.1, -0.2, 0.3]],
-    prompt_eval_count=Explained(7, "tokens"),
-    total_duration=Explained(9_000_000, "nanoseconds"),
-    load_duration=Explained(0, "0: the model is loaded"),
-)
+def _ollama(tasks: Tasks, _: OllamaRequest, vectors: Floats, result: TaskResult) -> LongObject:
+    own = {"model": tasks.manifest.name, "total_duration": int(sum(result.stage_seconds) * 1e9), "load_duration": 0}
+    return LongObject(own, prompt_eval_count=result.tokens, embeddings=vectors)
 
 
-def _ollama(tasks: Tasks, _: OllamaRequest) -> Show:
-    model = tasks.manifest.name
-
-    def show(vectors: Floats, of: TaskResult) -> LongObject:
-        own = {"model": model, "total_duration": int(sum(of.stage_seconds) * 1e9), "load_duration": 0}
-        return LongObject(own, prompt_eval_count=of.tokens, embeddings=vectors)
-
-    return show
+def _ollama_prompt(_: Tasks, __: OllamaPromptRequest, vectors: Floats, ___: TaskResult) -> dict[str, Any]:
+    return {"embedding": vectors[0]}
 
 
 class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
@@ -236,15 +228,6 @@ class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
     dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")
 
 
-POOLING_RESPONSE = like(
-    "PoolingResponse",
-    "vLLM's response.",
-    id="pooling-5f2c0f9e1d3a4b7c",
-    **OF_ONE_RESPONSE,
-    data=[like("Pooled", index=0, object="pooling", data=Explained(NUMBERS, BASE64))],
-)
-
-
 async def _pool(tasks: Tasks, request: PoolingRequest) -> Task:
     if (request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")) == "embed":
         return await POOLING.task(tasks, request)
@@ -252,34 +235,29 @@ async def _pool(tasks: Tasks, request: PoolingRequest) -> Task:
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.use_activation is False
     task = await score_labels(tasks, as_list(request.input), fields, raw=raw)
-    return task.then(_pooled(tasks, request), accepts_empty=True)
+    return task.then(partial(_pooled, tasks, request), accepts_empty=True)
 
 
-def _pooled(tasks: Tasks, request: PoolingRequest) -> Show:
-    as_base64 = request.encoding_format == "base64"
+def _pooled(tasks: Tasks, request: PoolingRequest, values: Floats, result: TaskResult) -> LongObject:
+    """`values`: vectors, or scores of labels in float64."""
+    write, rows = WRITERS[request.encoding_format or "float"], values.astype("<f4")
 
-    def show_row(index: int, row: Floats) -> dict[str, Any]:
-        return {"index": index, "object": "pooling", "data": as_base64_text(row) if as_base64 else row}
+    def show(index: int, row: Floats) -> dict[str, Any]:
+        return {"index": index, "object": "pooling", "data": write(row)}
 
-    def show(value: Floats, result: TaskResult) -> LongObject:
-        rows = value.astype("<f4")
-        return listed(tasks, result, "pooling", MadeList(show_row, range(len(rows)), rows))
-
-    return show
+    return listed(tasks, result, "pooling", MadeList(show, range(len(rows)), rows))
 
 
-def _input(request: OllamaRequest | PoolingRequest) -> list[str]:
-    return as_list(request.input)
-
-
-def _prompt(_: Tasks, __: OllamaPromptRequest) -> Show:
-    return lambda vectors, ___: {"embedding": vectors[0]}
-
-
-OPENAI = VectorDialect(lambda request: request.input, _openai, of_prompt=("input_type", "task"))
-OLLAMA = VectorDialect(_input, _ollama, truncates=True)
-OLLAMA_PROMPT = VectorDialect(lambda request: [request.prompt], _prompt, truncates=True, unit_length=False)
-POOLING = VectorDialect(_input, _pooled)
+WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a number of a byte, or takes it away
+    "float": lambda row: row,
+    "base64": as_base64_text,
+    "int8": _to_int8,
+    "uint8": lambda row: _to_int8(row).view(np.uint8) ^ 0x80,
+    "binary": lambda row: (np.packbits(row > 0) ^ 0x80).view(np.int8),
+    "ubinary": lambda row: np.packbits(row > 0),
+}
+OPENAI = VectorDialect(_openai_texts, _openai, of_prompt=("input_type", "task"))
+POOLING = VectorDialect(lambda request: request.input, _pooled)
 EMBEDDINGS = TaskSpec(
     "embeddings",
     OPENAI.task,
@@ -295,9 +273,7 @@ ROUTES = {
     **{
         f"/v{version}/embed": TaskSpec(
             "embeddings",
-            VectorDialect(
-                _cohere_texts, partial(_cohere, version=version), truncates=True, of_prompt=("input_type",)
-            ).task,
+            VectorDialect(_cohere_texts, partial(_cohere, version), truncates=True, of_prompt=("input_type",)).task,
             CohereEmbedRequest,
             COHERE_RESPONSE,
             "Cohere's embed route; by default with the checkpoint's own pooling, scaled to unit length",
@@ -308,7 +284,7 @@ ROUTES = {
     },
     "/api/embed": TaskSpec(
         "embeddings",
-        OLLAMA.task,
+        VectorDialect(lambda request: request.input, _ollama, truncates=True).task,
         OllamaRequest,
         OLLAMA_RESPONSE,
         "Vectors of unit length by default, in the format of Ollama",
@@ -316,7 +292,7 @@ ROUTES = {
     ),
     "/api/embeddings": TaskSpec(
         "embeddings",
-        OLLAMA_PROMPT.task,
+        VectorDialect(lambda request: request.prompt, _ollama_prompt, truncates=True, unit_length=False).task,
         OllamaPromptRequest,
         like("OllamaPromptResponse", embedding=[0.1, -0.2, 0.3]),
         "A vector as the checkpoint gives it, in the format of Ollama",
@@ -334,6 +310,6 @@ ROUTES = {
 
 
 def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
-    """Azure's, by a path with the model's name: another name is a 404."""
+    """Azure's route, whose path holds the model's name: another name is a 404."""
     path = f"/openai/deployments/{model.artifact.manifest.name}/embeddings"
     return {path: replace(EMBEDDINGS, operation="embeddings_of_azure")}

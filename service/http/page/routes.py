@@ -15,7 +15,7 @@ from ...settings import Settings
 from ..headers import choose_language
 
 FOLDER = Path(__file__).parent / "static"
-LANGUAGES = ("en", "zh")  # the first one where a browser asks for none of them
+LANGUAGES = ("en", "zh")  # the first is the default
 HOME = "index.html"
 MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -60,7 +60,7 @@ class Page:
         self._files: Mapping[str, PageFile] = {}
 
     async def respond(self, request: Request, name: str, vary: str = "accept-encoding") -> Response:
-        """200, or 304 where the browser has the file. Raises HTTPException (404) for a name that is no file."""
+        """200, or 304 if the browser has the file. Raises HTTPException (404) for a name that is no file."""
         if not self._files:
             self._files = await asyncio.to_thread(read_files, key_required=self._key_required)
         file = self._files.get(name)
@@ -79,7 +79,7 @@ class Page:
 
 
 def open_page(settings: Settings) -> Page | None:
-    """None without BERT_PAGE, and with BERT_ADMIN_PORT: the page needs the tasks, /info and /metrics on one port."""
+    """None without BERT_PAGE, and with BERT_ADMIN_PORT: the page needs tasks, /info and /metrics on the same port."""
     if not settings.page or settings.admin_port is not None:
         return None
     return Page(key_required=bool(settings.api_keys or settings.api_key_file))
@@ -105,4 +105,4 @@ def read_files(*, key_required: bool) -> dict[str, PageFile]:
 
 def _make_file(content: bytes, suffix: str) -> PageFile:
     digest = hashlib.sha256(content).hexdigest()[:20]
-    return PageFile(content, MEDIA_TYPES[suffix], f'W/"{digest}"')  # weak: one for both codings
+    return PageFile(content, MEDIA_TYPES[suffix], f'W/"{digest}"')  # weak: both codings share it

@@ -4,15 +4,18 @@ import asyncio
 import io
 import json
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from packbert.service.errors import ServiceError
 from packbert.service.http.app import error_shape_of
 from packbert.service.http.dialects.spec import OPENAI_ERROR
-from packbert.service.http.dialects.vectors import build_response
+from packbert.service.http.dialects.vectors import OPENAI, EmbeddingsRequest
 from packbert.service.http.responses import Json, json_bytes, npy_bytes
+from packbert.service.tasks.flow import TaskResult
 from packbert.service.tasks.results import LongList, LongObject, MadeList
 
 VECTORS = np.arange(2**19, dtype=np.float32).reshape(-1, 4)  # 20 ms of work at the least
@@ -46,10 +49,9 @@ def test_long_answers_of_several_inputs_are_encoded_in_chunks() -> None:
 
 @pytest.mark.parametrize("as_base64", [False, True])
 def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -> None:
-    async def respond() -> Json:
-        return await json_bytes(build_response(VECTORS, "m", 7, as_base64=as_base64))
-
-    found, turns = encoded(respond())
+    tasks: Any = SimpleNamespace(manifest=SimpleNamespace(name="m"))
+    request = EmbeddingsRequest(input="a", encoding_format="base64" if as_base64 else "float")
+    found, turns = encoded(json_bytes(OPENAI.show(tasks, request, VECTORS, TaskResult(tokens=7))))
     assert list(found) == ["object", "id", "data", "model", "usage"]
     assert [one["index"] for one in found["data"]] == list(range(len(VECTORS)))
     assert turns >= 4
@@ -65,9 +67,11 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
     ],
 )
 def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
-    content = json.loads(error_shape_of("/v1/embeddings").write("mine", status, "a sentence", "code", 3))
-    error = {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}
-    assert content == {"error": error, "detail": "a sentence"}
+    error = ServiceError("a sentence", code="code", index=3)
+    error.status = status
+    content = json.loads(error_shape_of("/v1/embeddings").write("mine", error))
+    shown = {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}
+    assert content == {"error": shown, "detail": "a sentence"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ class Request(ModelField, TruncationFields):
 RESPONSE = like("Response", "Its vectors.", rows=Explained([[0.1, -0.2]], "unit length"), tokens=7)
 DIALECT = VectorDialect(
     lambda request: request.sentences,
-    lambda _, __: lambda vectors, result: {"rows": vectors, "tokens": result.tokens},
+    lambda tasks, request, vectors, result: {"rows": vectors, "tokens": result.tokens},
     truncates=True,
 )
 ROW = TaskSpec("embeddings", DIALECT.task, Request, RESPONSE, "Vectors in another format", operation="another")

@@ -1,27 +1,62 @@
-"""vLLM's /score: a pair's score by `text_1` and `text_2`, or the other names that vLLM has for them.
+"""/classify and /score in the format of vLLM and infinity: scores of labels, of pairs, and of texts.
 
-A body with `inputs` is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The errors of both have
-vLLM's shape, with the fields `index` and `request_id` of this service's own errors.
+vLLM has several names for the two sides of a pair. A body of /score with `inputs` is not of vLLM: it asks how likely
+its texts are (`tasks/likelihood`). The errors of /score have vLLM's shape, with the fields `index` and `request_id` of
+this service's own errors.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pydantic import Field
 
 from ...errors import Invalid
 from ...tasks.flow import Task, TaskResult, Tasks
-from ...tasks.inputs import NO_EFFECT, ModelField, StringOrList, as_list
+from ...tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields, as_list
 from ...tasks.likelihood import LikelihoodResponse, Variant, score_sentences
-from ...tasks.pairs import score_pairs
-from ...tasks.results import LongObject
-from ..responses import Floats
-from .fields import truncation_fields
+from ...tasks.pairs import score_labels, score_pairs
+from ...tasks.predict import Floats, Label
+from ...tasks.results import LongObject, MadeList
+from .fields import VllmFields, truncation_fields
 from .rerank import CutFields, cut_sides
-from .shapes import OF_ONE_RESPONSE, like, listed
-from .spec import ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
+from .shapes import LISTED, Explained, like, listed
+from .spec import OPENAI_ERROR, SCORE_ERROR, TaskSpec
 
+ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
+LABELS_OF_INFINITY = like(
+    "ClassifyResponse",
+    "infinity's response: the labels of each text, best first.",
+    **LISTED | {"object": "classify"},
+    id="classify-5f2c0f9e1d3a4b7c",
+    data=[list[Label]],
+)
+CLASS = like(
+    "Classification",
+    index=0,
+    label="positive",
+    probs=Explained([0.07, 0.93], "in the order of /info's labels"),
+    num_classes=2,
+)
+LABELS_OF_VLLM = like(
+    "VllmClassifyResponse", "vLLM's response.", id="classify-5f2c0f9e1d3a4b7c", **LISTED, data=[CLASS]
+)
+SCORES = like(
+    "ScoreResponse",
+    "vLLM's response; the score of a cross-encoder, or of a plain encoder the cosine of two vectors.",
+    id="score-5f2c0f9e1d3a4b7c",
+    **LISTED,
+    data=[like("Score", index=0, object="score", score=0.93)],
+)
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+
+
+class ClassifyRequest(ModelField, VllmFields):
+    """infinity's request. A request with one of vLLM's fields, such as `use_activation`, gets vLLM's response."""
+
+    input: StringOrList = Field(examples=["I like tea."])
+    user: str | None = Field(None, description=NO_EFFECT)
+    raw_scores: bool = Field(False, description="return logits instead of probabilities")
 
 
 class ScoreRequest(ModelField, CutFields):
@@ -34,7 +69,6 @@ class ScoreRequest(ModelField, CutFields):
         description="with inputs: within_word (default) masks a token with the later tokens of its word, original "
         "masks each token alone",
     )
-
     text_1: StringOrList | None = Field(None, examples=["what is a panda?"])
     text_2: StringOrList | None = Field(None, examples=[["an animal", "a river"]])
     queries: StringOrList | None = Field(None, description="as text_1, with documents or items")
@@ -45,23 +79,26 @@ class ScoreRequest(ModelField, CutFields):
     user: str | None = Field(None, description=NO_EFFECT)
 
 
-class ScoreErrorBody(OpenAIErrorBody):
-    index: int | None = Field(None, description="index of the input with the error", examples=[3])
-    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
+async def _classify(tasks: Tasks, request: ClassifyRequest) -> Task:
+    fields = request.model_copy(update=truncation_fields(tasks, request))
+    raw = request.raw_scores or request.use_activation is False
+    as_vllm = not ONLY_VLLM.isdisjoint(request.model_fields_set)
+
+    def show(scores: Floats, result: TaskResult) -> LongObject:
+        data = MadeList(partial(_vllm_labels if as_vllm else _rank, tasks), range(len(scores)), scores)
+        return listed(tasks, result, "classify", data, named="list" if as_vllm else "classify")
+
+    return (await score_labels(tasks, as_list(request.input), fields, raw=raw)).then(show, accepts_empty=True)
 
 
-RESPONSE = like(
-    "ScoreResponse",
-    "vLLM's response; the score of a cross-encoder, or of a plain encoder the cosine of two vectors.",
-    id="score-5f2c0f9e1d3a4b7c",
-    **OF_ONE_RESPONSE,
-    data=[like("Score", index=0, object="score", score=0.93)],
-)
+def _rank(tasks: Tasks, _: int, scores: Floats) -> list[dict[str, Any]]:
+    order = (-scores).argsort(kind="stable").tolist()
+    return [{"score": float(scores[i]), "label": tasks.manifest.labels[i]} for i in order]
 
 
-def _score_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
-    own = {"request_id": request_id} if index is None else {"request_id": request_id, "index": index}
-    return openai_error(request_id, status, message, code, index) | own
+def _vllm_labels(tasks: Tasks, index: int, scores: Floats) -> dict[str, Any]:
+    label = tasks.manifest.labels[int(scores.argmax())]
+    return {"index": index, "label": label, "probs": scores.tolist(), "num_classes": len(scores)}
 
 
 async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
@@ -92,7 +129,7 @@ async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | li
 
 
 def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
-    """Raises Invalid where not exactly two fields hold texts, or these two do not belong together."""
+    """The texts of both sides. Raises Invalid if not exactly two fields hold texts, or these do not belong together."""
     texts = {name: getattr(request, name) for side in SIDES for name in side}
     given = {name: value for name, value in texts.items() if value is not None}
     for first, second in SIDES:
@@ -110,12 +147,20 @@ SCORE = TaskSpec(
     "score",
     _score,
     ScoreRequest,
-    RESPONSE | LikelihoodResponse,
+    SCORES | LikelihoodResponse,
     "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
     "inputs: how likely texts are, by a pass of the masked-language model for each token",
-    error_shape=ErrorShape(_score_error, ScoreErrorBody),
+    error_shape=SCORE_ERROR,
 )
 ROUTES = {
+    "/classify": TaskSpec(
+        "classify",
+        _classify,
+        ClassifyRequest,
+        LABELS_OF_INFINITY | LABELS_OF_VLLM,
+        "A classifier's labels for texts, in the format of infinity or of vLLM",
+        error_shape=OPENAI_ERROR,
+    ),
     "/score": SCORE,
     "/v1/score": replace(SCORE, operation="score_v1"),
 }
