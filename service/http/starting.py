@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..errors import SHUTTING_DOWN, Unavailable, loading
 from ..model_cache import Cache, Source
 from ..observability.metrics import Metrics
-from ..observability.scrape import register_state, render
+from ..observability.scrape import StateCollector, render
 from ..prepare import prepare_model
 from ..settings import Settings
 from .app import (
@@ -72,7 +72,7 @@ class Starting(logging.Handler):
         self.admit(0)
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        return render([register_state([], self.metrics.processes, {}), self.metrics.registry()], accept)
+        return render([StateCollector([], self.metrics.processes, {}), self.metrics.collector()], accept)
 
     def make_app(self, keys: ApiKeys) -> ASGIApp:
         app, admin_port = FastAPI(openapi_url=None, redirect_slashes=False), self.settings.admin_port
