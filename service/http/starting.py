@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import SHUTTING_DOWN, Unavailable, loading
-from ..model_cache import Cache, Source
+from ..model_cache import Source
 from ..observability.metrics import Metrics
 from ..observability.scrape import StateCollector, render
 from ..prepare import prepare_model
@@ -41,7 +41,7 @@ class Starting(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.line = record.getMessage()
 
-    def prepare(self, settings: Settings, source: Source, device: str) -> tuple[Path, Cache]:
+    def prepare(self, settings: Settings, source: Source, device: str) -> Path:
         """As `prepare_model`."""
         self.line = "the model is being prepared"
         log.addHandler(self)
