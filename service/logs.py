@@ -72,7 +72,7 @@ def add_trace_id(record: logging.LogRecord) -> bool:
 
 
 class OnceAMinute(logging.Filter):
-    """Of the lines of a logger and those below it, the first one of a minute; all lines of the others.
+    """Passes the first line of a minute of a logger and those below it, and all lines of other loggers.
 
     The exporter of spans writes one or more lines for each batch while the collector does not answer.
     """

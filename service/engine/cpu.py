@@ -34,7 +34,7 @@ def _groups_of(root: Path, membership: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores, in version 2 or 1 of control groups, both in microseconds; None where there is no limit."""
+    """Cores, in version 2 or 1 of control groups, both in microseconds; None if there is no limit."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()
