@@ -24,7 +24,7 @@ class Artifact:
     digest: str  # of the manifest as exported, whatever name it is served as
 
     def served_as(self, name: str | None) -> "Artifact":
-        """With the name that clients see; None: the checkpoint's."""
+        """The artifact with the name that clients see; None: the checkpoint's."""
         return self if name is None else replace(self, manifest=replace(self.manifest, name=name))
 
     @property

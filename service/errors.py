@@ -145,11 +145,6 @@ class DeadlineExceeded(Unavailable):
     default_retry_after = None
 
 
-def loading() -> Unavailable:
-    """What a request gets before the model is there."""
-    return Unavailable(LOADING, code="loading", retry_after=2)
-
-
 def suspension(reason: str) -> Unavailable:
     """What a request gets while the engine answers none."""
     return Unavailable(reason, code="suspended", retry_after=SUSPENDED_RETRY_SECONDS)

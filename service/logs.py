@@ -49,7 +49,7 @@ class JsonFormatter(OrjsonFormatter):
 
 
 def escaped(line: str) -> str:
-    """With control characters, and all others that show nothing, as Python writes them."""
+    """The line with its control characters, and all others that show nothing, as Python writes them."""
     if line.isprintable():
         return line
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)

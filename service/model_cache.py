@@ -61,7 +61,7 @@ def find_source(model: str) -> Source:
 
 
 def file_states(folder: Path) -> list[FileState]:
-    """By these a change of the checkpoint is seen without reading it. Raises OSError."""
+    """The states of the checkpoint's files, which change with them: nothing is read. Raises OSError."""
     states = [(name, path.stat()) for name, path in _files(folder)]
     return [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino) for name, stat in states]
 
@@ -131,7 +131,7 @@ class Cache:
         return content if isinstance(content, dict) and content.get("title") == title else {}
 
     def remember(self, title: str, **known: object) -> None:
-        """Without effect if the cache cannot be written: it only saves time."""
+        """Does nothing if the cache cannot be written: it only saves time."""
         path = self._source(title)
         written = path.with_name(f"{path.name}.{os.getpid()}.new")
         with suppress(OSError):

@@ -100,7 +100,7 @@ class ServedModel:
         return own or ("loading" if "loading" in reasons else "")
 
     async def readiness(self) -> dict[str, str]:
-        """Of the default of several models why each would not answer now, by name; empty if it would."""
+        """For the default of several models: why each would not answer now, by name; empty if it would."""
         return await self.models.readiness() if self is self.models.default and len(self.group) > 1 else {}
 
     async def info(self) -> dict[str, Any]:

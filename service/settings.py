@@ -176,7 +176,7 @@ class Settings(BaseModel):
 
     @property
     def cache_folder(self) -> Path:
-        """Of BERT_CACHE or its default. Raises RuntimeError if this user has no home."""
+        """The folder of BERT_CACHE or its default. Raises RuntimeError if this user has no home."""
         return self.cache or Path(self._xdg_cache_home or "~/.cache").expanduser() / "packbert"
 
     @property
@@ -206,7 +206,7 @@ class Settings(BaseModel):
 
     @property
     def allowed_origins(self) -> list[str]:
-        """Of BERT_CORS_ORIGINS."""
+        """The origins of BERT_CORS_ORIGINS."""
         return [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
 
     @classmethod

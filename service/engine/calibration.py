@@ -106,7 +106,7 @@ def self_test(runner: Runner) -> float:
 
 
 def smallest_cosine_allowed(manifest: Manifest) -> float:
-    """Of the self-test. The export measured the same sequences."""
+    """The bound of the self-test. The export measured the same sequences."""
     least = MIN_COSINE[manifest.precision]
     if manifest.precision != "int8":
         return least

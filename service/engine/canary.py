@@ -84,7 +84,7 @@ class Canary:
     due: asyncio.Event = field(default_factory=asyncio.Event)  # set after BATCHES_BETWEEN_CHECKS batches
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs checks until it is cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.due.wait(), self.interval_seconds)

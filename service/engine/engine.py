@@ -217,7 +217,7 @@ class ModelEngine:
         self.batcher.dispatcher.batchers.pop(self.batcher.model)
 
     def _shared_folder(self) -> Path | None:
-        """For the weights that ONNX Runtime maps and workers share. Raises DeviceError if this user has no home."""
+        """The place of the weights that workers share. Raises DeviceError if this user has no home."""
         settings, manifest = self.settings, self.artifact.manifest
         if settings.workers == 1 or manifest.device != "cpu" or manifest.precision == BF16:
             return None

@@ -118,13 +118,13 @@ def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side:
 
 
 def configure_inference_thread() -> None:
-    """For a thread that runs the model: denormals count as zero, and the event loop has the higher priority."""
+    """Prepares a thread that runs the model: denormals count as zero, and the event loop has the higher priority."""
     flush_denormals()
     lower_thread_priority()
 
 
 def flush_denormals() -> None:
-    """For the calling thread, on x86: a product with a denormal number takes 100 cycles.
+    """Denormals count as zero in the calling thread, on x86: a product with a denormal number takes 100 cycles.
 
     Attention probabilities of other sequences in the row are denormal. ONNX Runtime configures its own threads
     (session.set_denormal_as_zero), but not those that call it.
@@ -153,7 +153,7 @@ def _options(threads: int) -> Any:
 
 
 def _open(model: Path, options: Any, provider: Any) -> Any:
-    """Without ONNX Runtime's own second attempt on the CPU, whose error would hide the first."""
+    """A session, without ONNX Runtime's own second attempt on the CPU, whose error would hide the first."""
     return ort.InferenceSession(model, options, providers=[provider], enable_fallback=0)
 
 
@@ -216,7 +216,7 @@ def _load_provider() -> ctypes.CDLL:
 
 
 def load_cuda_libraries() -> None:
-    """From the wheels beside ONNX Runtime, where the system's loader does not look. A missing one is no error yet."""
+    """Loads them from the wheels beside ONNX Runtime, where the system's loader does not look. None has to be there."""
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
         ort.preload_dlls()
 

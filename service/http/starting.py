@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import SHUTTING_DOWN, Unavailable, loading
+from ..errors import LOADING, SHUTTING_DOWN, Unavailable
 from ..model_cache import Source
 from ..observability.metrics import Metrics
 from ..observability.scrape import StateCollector, render
@@ -57,7 +57,7 @@ class Starting(logging.Handler):
             raise Unavailable(SHUTTING_DOWN)
         if line := self.line:
             raise Unavailable(f"the model is not there yet: {line}", code="exporting", retry_after=RETRY_SECONDS)
-        raise loading()
+        raise Unavailable(LOADING, code="loading", retry_after=2)
 
     async def ready(self) -> str:
         if self.draining:

@@ -99,7 +99,7 @@ class LoadReport(NamedTuple):
 
     @property
     def waiting_seconds(self) -> float:
-        """Of computing what is in the queue."""
+        """The time that it takes to compute what is in the queue."""
         return self.waiting_tokens / self.tokens_per_second if self.waiting_tokens else 0.0
 
 

@@ -28,7 +28,7 @@ JoinParts = Callable[[Sequence[Path], Path], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLimits:
-    """Of one request."""
+    """The limits of one request."""
 
     tokens: int = 8192  # estimated; a few batches of the model
     inputs: int = 256

@@ -234,7 +234,7 @@ def write_whole(path: Path, write: Callable[[Path, Content], object], content: C
 
 
 def finished_parts(folder: Path) -> dict[int, int]:
-    """By the first row of each part: its rows without an answer."""
+    """The number of rows without an answer in each part, by its first row."""
     return {int(path.stem): int(path.suffix[1:]) for path in folder.glob("[0-9]*.[0-9]*")}
 
 
