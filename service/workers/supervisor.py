@@ -40,9 +40,9 @@ class Backoff:
 
     def next_delay(self, ran_seconds: float) -> float:
         self.short_runs = 0 if ran_seconds >= STABLE_AFTER_SECONDS else self.short_runs + 1
-        return (
-            0.0 if self.short_runs < 2 else min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** (self.short_runs - 2))
-        )
+        if self.short_runs < 2:
+            return 0.0
+        return min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** (self.short_runs - 2))
 
 
 @dataclass(slots=True, eq=False)
