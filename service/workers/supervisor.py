@@ -27,6 +27,7 @@ STOP_GRACE_SECONDS = 10.0  # beyond the drain time, before SIGKILL
 FIRST_BEAT_SECONDS = 60.0  # imports are slow on a cold disk
 LATE_BEATS = 3  # missed in a row: others get the connections that the worker has not accepted
 MISSED_BEATS = 50  # in a row; a worker that misses so many hangs
+ACCEPTS_PER_TURN = 32
 COUNT_SECONDS = 1.0  # for the workers to write down what they count
 LOOK_AGAIN_SECONDS = 0.01  # while no worker can take a connection
 log = logging.getLogger("service")
@@ -112,7 +113,7 @@ class Supervisor:
         for listener in self.listeners:
             listener.listen(BACKLOG)
             listener.setblocking(False)
-            self._start(self._accept(listener))
+            loop.add_reader(listener.fileno(), self._accept, listener)
         running = [asyncio.create_task(self._keep_running(worker)) for worker in self.workers]
         await self._stopping.wait()
         seconds = self.settings.linger_seconds + self.settings.drain_seconds + STOP_GRACE_SECONDS
@@ -266,22 +267,32 @@ class Supervisor:
             await asyncio.wait_for(asyncio.gather(*[one.ask("counted", count=True) for one in others]), COUNT_SECONDS)
         worker.channel.tell(all_counted=True)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Hands on what arrives, until the service ends."""
-        loop = asyncio.get_running_loop()
-        while True:
+    def _accept(self, listener: socket.socket) -> None:
+        """Hands on the connections that wait."""
+        for _ in range(ACCEPTS_PER_TURN):
             try:
-                connection, _ = await loop.sock_accept(listener)
-            except ConnectionAbortedError:
-                continue
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError as error:  # no descriptor is free, or no memory
                 log.error("no connection can be accepted: %s", error)
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
-                continue
+                self._start(self._pause(listener))
+                return
+            if not self._hand(connection):
+                self._start(self._pause(listener, connection))
+                return
+            connection.close()
+
+    async def _pause(self, listener: socket.socket, connection: socket.socket | None = None) -> None:
+        """Accepts no more for a moment, and not until a worker takes `connection`."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        if connection is not None:
             with connection:
                 while not self._hand(connection):  # noqa: ASYNC110 - a worker does not say when it has room
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)
-            await asyncio.sleep(0)  # `sock_accept` gives way to other work only if no connection waits
+        loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _hand(self, connection: socket.socket) -> bool:
         """Whether a worker takes it: of those that serve, else of those that load and answer 503; the late come last.
