@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from packbert.model_export.artifact.cpu import use_one_heap
 
-from .address import Listener, ListenError, bind_address
+from .address import ListenError, bind_address
 from .artifact import ManifestError
 from .engine.device import find_artifacts
 from .errors import DeviceError
@@ -38,8 +39,8 @@ class Stopped(BaseException):
 
 
 def main(words: Sequence[str] = ()) -> int:
-    """The exit code: 2 where the settings, the model or the device cannot be used, 1 where the port is taken or the hub
-    does not answer: that may pass."""
+    """The exit code: 2 if the settings, the model or the device cannot be used, 1 if the port is taken or the hub does
+    not answer: that may pass."""
     if words and words[0] == WORKER:
         return _serve_as_worker(words[1])
     given = variables_of(words)
@@ -56,12 +57,12 @@ def main(words: Sequence[str] = ()) -> int:
             sockets += bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
         if settings.can_swap:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end this one
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end this process
         if settings.workers == 1:
             return _serve(settings, sockets)
-        from .workers.supervisor import supervise
+        from .workers.supervisor import Supervisor
 
-        return supervise(settings, sockets, report)
+        return asyncio.run(Supervisor(settings, sockets, report).run())
 
     return _guard(start, report)
 
@@ -70,7 +71,7 @@ def _serve_as_worker(argument: str) -> int:
     from .workers.worker import begin_worker
 
     settings, member = begin_worker(argument)
-    return _guard(lambda: _serve(settings, [member.listener], member), lambda fault: member.tell(fault=fault))
+    return _guard(lambda: _serve(settings, [member.listener], member), lambda fault: member.channel.tell(fault=fault))
 
 
 def _guard(start: Callable[[], int], report: Callable[[str], None]) -> int:
@@ -95,7 +96,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
     raise Stopped(number)
 
 
-def _serve(settings: Settings, listeners: Sequence[Listener], member: "Membership | None" = None) -> int:
+def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Membership | None" = None) -> int:
     """HTTP and the models in this process."""
     from .http.server import Server, freeze_libraries, run
     from .observability.metrics import Metrics

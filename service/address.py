@@ -8,23 +8,13 @@ import struct
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol
 
 BACKLOG = 2048  # connections that wait in the system to be accepted
 SO_ATTACH_FILTER = 26  # of Linux; the socket module does not have it
 # load the flags of the TCP header; drop a segment that has SYN; pass all others (code, jump if true, jump if false, k)
 DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
-
-
-class Listener(Protocol):
-    """What connections are accepted from: a listening socket, or what a supervisor hands to a worker."""
-
-    def fileno(self) -> int: ...
-    def getsockname(self) -> Any: ...
-    def listen(self, backlog: int, /) -> None: ...
-    def setblocking(self, flag: bool, /) -> None: ...
-    def accept(self) -> tuple[socket.socket, Any]: ...
-    def close(self) -> None: ...
+INTERVAL_SECONDS = 0.2  # between two looks at the readiness
+log = logging.getLogger("service")
 
 
 class ListenError(Exception):
@@ -35,9 +25,9 @@ class ListenError(Exception):
 
 
 def bind_address(host: str, port: int, variable: str) -> list[socket.socket]:
-    """Sockets that are bound and do not listen yet, one for each address of `host`; `port` 0 is any free one.
+    """Sockets that are bound and do not listen yet, one for each address of `host`; `port` 0 is any free port.
 
-    Raises ListenError where the port is taken, or the address is none of this machine's; it names `variable`.
+    Raises ListenError if the port is taken, or the address is none of this machine's; it names `variable`.
     """
     bound: list[socket.socket] = []
     try:
@@ -56,31 +46,24 @@ def bind_address(host: str, port: int, variable: str) -> list[socket.socket]:
     return bound
 
 
-def begin_no_connection(listener: int) -> None:
-    """From now on no connection begins on the listening socket with the file descriptor `listener`.
+def begin_no_connection(listener: socket.socket) -> None:
+    """From now on no connection begins on the listening socket.
 
     Those that are established or in the handshake can still be accepted. When a listening socket closes, the system
     resets the connections that are not accepted yet; with this filter there are none, some turns of the loop later. A
-    client that connects meanwhile sends its SYN again after a second, to what listens then. Does nothing where the
-    system has no such filter.
+    client that connects meanwhile sends its SYN again after a second, to what listens then. Does nothing if the system
+    has no such filter.
     """
     if sys.platform != "linux":
         return
     program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in DROP_SYN))
-    with suppress(OSError), socket.socket(fileno=listener) as borrowed:
-        try:
-            content = struct.pack("HP", len(DROP_SYN), ctypes.addressof(program))
-            borrowed.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, content)
-        finally:
-            borrowed.detach()
-
-
-INTERVAL_SECONDS = 0.2
-log = logging.getLogger("service")
+    with suppress(OSError):
+        content = struct.pack("HP", len(DROP_SYN), ctypes.addressof(program))
+        listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, content)
 
 
 async def wait_until_ready(ready: Callable[[], Awaitable[str]]) -> None:
-    """Until `ready` returns no reason against it."""
+    """Returns when `ready` gives no reason against it."""
     while await ready():  # noqa: ASYNC110 - readiness is asked for
         await asyncio.sleep(INTERVAL_SECONDS)
 
@@ -88,7 +71,7 @@ async def wait_until_ready(ready: Callable[[], Awaitable[str]]) -> None:
 def notify(address: str) -> None:
     """Sends READY=1 to the datagram socket `address`, where a service manager waits.
 
-    A leading @ stands for the zero byte of an abstract socket. Logs a warning where the socket cannot be reached.
+    A leading @ stands for the zero byte of an abstract socket. Logs a warning if the socket cannot be reached.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

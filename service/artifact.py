@@ -7,7 +7,6 @@ from packbert.model_export.artifact.manifest import (
     ATTENTION,
     LAYERS,
     MODEL,
-    PREPACKED_FOR,
     TOKENIZER,
     WEIGHTS,
     Manifest,
@@ -15,7 +14,7 @@ from packbert.model_export.artifact.manifest import (
     available,
 )
 
-__all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
+__all__ = ["Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Artifact:
     digest: str  # of the manifest as exported, whatever name it is served as
 
     def served_as(self, name: str | None) -> "Artifact":
-        """With the name that clients see; None: the checkpoint's."""
+        """The artifact with the name that clients see; None: the checkpoint's."""
         return self if name is None else replace(self, manifest=replace(self.manifest, name=name))
 
     @property
@@ -55,21 +54,21 @@ class Artifact:
 
 
 def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
-    """Raises ManifestError where the folder has no artifact for `device`, a damaged one, or another version.
+    """Raises ManifestError if the folder has no artifact for `device`, a damaged artifact, or another version.
 
-    The weights are checked where they are read, as they are copied (`engine/mapped_file`).
+    `engine/mapped_file` checks the weights as it copies them.
     """
     devices = available(folder)
     if device not in devices:
         found = f", only one for {devices[0]}" if devices else ""
         remedy = f"make one with `packbert export CHECKPOINT {folder} --device {device}`"
         raise ManifestError(f"{folder} holds no artifact for {device}{found}: {remedy}")
-    manifest = Manifest.read(folder / device)
-    manifest.check_files(folder / device, unread=(WEIGHTS,))
-    return Artifact(folder / device, manifest, manifest.digest)
+    artifact = read_artifact(folder, device)
+    artifact.manifest.check_files(artifact.folder, unread=(WEIGHTS,))
+    return artifact
 
 
 def read_artifact(folder: Path, device: str) -> Artifact:
-    """As `open_artifact`, for a worker whose supervisor checked the files. Raises ManifestError without a manifest."""
+    """An artifact whose files have been checked before. Raises ManifestError without a manifest."""
     manifest = Manifest.read(folder / device)
     return Artifact(folder / device, manifest, manifest.digest)

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .artifact import Artifact
-from .engine.engine import Device, ModelEngine
+from .engine.engine import Device, MakeRunner, ModelEngine
 from .engine.runner import ModelRunner
 from .errors import SHUTTING_DOWN
 from .observability.metrics import Metrics
 from .observability.start import start_tracing
 from .scheduling.batcher import Batcher
-from .scheduling.cores import Concurrency
 from .scheduling.queue import BULK_SHARE
 from .settings import Settings
 from .tasks.defaults import embedding_defaults, root_task, scorer
@@ -32,7 +31,6 @@ class Backend:
     engine: ModelEngine
     queue: Batcher  # when it is open
     tasks: Tasks  # when it is open
-    max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
     def __init__(
         self,
@@ -41,34 +39,35 @@ class Backend:
         metrics: Metrics,
         *,
         degraded: str = "",
-        make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
+        make_runner: MakeRunner = ModelRunner,
         beside: "Backend | None" = None,
     ) -> None:
-        """`beside`: a backend of the same process, whose tracing and device this one shares."""
+        """`beside`: a backend of the same process, whose tracing and device this backend shares."""
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
         self.degraded = degraded  # why the CPU is used although there is an artifact for CUDA
         self.tracing: Tracing | None = beside.tracing if beside else start_tracing(settings)
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         metrics.exemplars = settings.tracing and settings.workers == 1
-        device: Device = beside.engine.device if beside else Device()
         self.engine = ModelEngine(
             artifact,
             settings,
             metrics,
-            degraded,
-            lambda: self.on_fatal(),
-            make_runner,
-            self.tracing,
-            device=device,
+            degraded=degraded,
+            on_fatal=lambda: self.on_fatal(),
+            make_runner=make_runner,
+            tracing=self.tracing,
+            device=beside.engine.device if beside else Device(),
         )
         self.users, self.unused = 0, asyncio.Event()  # requests of `answering`; set when the last has ended
 
     def check_admission(self, body_bytes: int) -> None:
         """Raises Overloaded or Unavailable if the queue would refuse a request whose body has so many bytes (0:
         unknown) and has not been read yet."""
-        if self.queue.queue.held or self.queue.queue.closed:  # an empty queue takes any request
-            self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
+        queue = self.queue.queue
+        if queue.held or queue.closed:  # an empty queue takes any request
+            guessed = max(1, body_bytes // BYTES_PER_TOKEN)
+            self.queue.check_admission(min(guessed, queue.max_tokens // MAX_GUESS_SHARE))
 
     @contextmanager
     def answering(self) -> Iterator[Tasks]:
@@ -90,12 +89,10 @@ class Backend:
         await asyncio.to_thread(self.tokenizer.open)
         await self.engine.open()
         self.queue = self.engine.batcher
-        self.max_guessed_tokens = self.queue.queue.max_tokens // MAX_GUESS_SHARE
         self._serve_tasks()
 
     async def close(self) -> None:
         """Ends what `open` started; requests that still wait get 503."""
-        self.leave()
         await self.engine.close()
         self.tokenizer.close()
 
@@ -104,7 +101,7 @@ class Backend:
         self.queue.close(SHUTTING_DOWN)
 
     async def ready(self) -> str:
-        """Why a request would not be answered now; empty when it would."""
+        """Why a request would not be answered now; empty if it would."""
         return self.engine.readiness()
 
     def info(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ class DeviceError(Exception):
 
 
 class ServiceError(Exception):
-    """Why a request has no answer: what the route answers in place of one."""
+    """Why a request has no answer: the route answers with it."""
 
     status = 500
     code = "internal"
@@ -96,7 +96,7 @@ class BuffersFull(Overloaded):
 
 
 class DeadlineTooShort(Overloaded):
-    """The deadline would pass while the request waits; one with a longer deadline would be admitted."""
+    """The deadline would pass while the request waits; with a longer deadline it would be admitted."""
 
     code = "deadline_too_short"
 
@@ -143,11 +143,6 @@ class DeadlineExceeded(Unavailable):
 
     code = "deadline"
     default_retry_after = None
-
-
-def loading() -> Unavailable:
-    """What a request gets before the model is there."""
-    return Unavailable(LOADING, code="loading", retry_after=2)
 
 
 def suspension(reason: str) -> Unavailable:

@@ -25,7 +25,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "speed": ("workers", "threads", "token_budget", "memory_limit"),
     "logs": ("log_format", "access_log", "log_level"),
 }
-WITHOUT_FLAG = KEYS  # all users of the machine can read a command line
 METAVARS = {
     "model": "MODEL",
     "models": "NAMES",
@@ -90,7 +89,7 @@ def _parser() -> Parser:
         parser.add("gone", flag_of(gone.removeprefix(PREFIX).lower()), nargs="?", const="true", help=argparse.SUPPRESS)
     for title, names in GROUPS.items():
         for name in names:
-            if name not in WITHOUT_FLAG:
+            if name not in KEYS:  # all users of the machine can read a command line
                 field = Settings.model_fields[name]
                 about = f"{field.description} (default: {_default(field)})".replace("%", "%%")  # as argparse formats it
                 alone = {"nargs": "?", "const": "true"} if kind_of(field) is bool else {}  # `--truncate` is true

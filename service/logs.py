@@ -49,7 +49,7 @@ class JsonFormatter(OrjsonFormatter):
 
 
 def escaped(line: str) -> str:
-    """With control characters, and all others that show nothing, as Python writes them."""
+    """The line with its control characters, and all others that show nothing, as Python writes them."""
     if line.isprintable():
         return line
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
@@ -72,7 +72,7 @@ def add_trace_id(record: logging.LogRecord) -> bool:
 
 
 class OnceAMinute(logging.Filter):
-    """Of the lines of a logger and those below it, the first one of a minute; all lines of the others.
+    """Passes the first line of a minute of a logger and those below it, and all lines of other loggers.
 
     The exporter of spans writes one or more lines for each batch while the collector does not answer.
     """

@@ -25,6 +25,7 @@ from packbert.model_export.artifact.manifest import (
 )
 
 DEFAULT_REVISION = "main"
+KEY_LENGTH = 16  # hexadecimal digits
 FileState = tuple[str, int, int, int, int]  # name, bytes, modified and changed (ns), inode
 
 
@@ -42,12 +43,12 @@ class Source:
 
     @property
     def title(self) -> str:
-        """One for each folder or revision, as the exporter takes it."""
+        """Differs for each folder and revision; the exporter takes it."""
         return str(self.folder) if self.folder is not None else f"{self.name}@{self.revision}"
 
 
 def find_source(model: str) -> Source:
-    """A folder that exists is that folder, even where its name looks like a hub id. Raises ModelError."""
+    """A folder that exists is that folder, even if its name looks like a hub id. Raises ModelError."""
     path = Path(model).expanduser()
     if path.is_dir():
         folder = path.resolve()
@@ -60,7 +61,7 @@ def find_source(model: str) -> Source:
 
 
 def file_states(folder: Path) -> list[FileState]:
-    """By these a change of the checkpoint is seen without reading it. Raises OSError."""
+    """The states of the checkpoint's files, which change with them: nothing is read. Raises OSError."""
     states = [(name, path.stat()) for name, path in _files(folder)]
     return [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino) for name, stat in states]
 
@@ -68,7 +69,7 @@ def file_states(folder: Path) -> list[FileState]:
 def content_digest(folder: Path) -> str:
     """SHA-256 of the names and contents of the checkpoint's files, which are read in full.
 
-    Raises OSError, before it reads any of them where one is not a regular file or too large.
+    Raises OSError, before it reads any of them if a file is not regular or too large.
     """
     digest, files = hashlib.sha256(), _files(folder)
     for _, path in files:
@@ -81,7 +82,7 @@ def content_digest(folder: Path) -> str:
 
 
 def _files(folder: Path) -> list[tuple[str, Path]]:
-    """The checkpoint's files, and those of an adapter's base where that is a folder too, with their names."""
+    """The checkpoint's files, and those of an adapter's base if that is a folder too, with their names."""
     named = [(str(path.relative_to(folder)), path) for path in checkpoint_files(folder)]
     try:
         config = json.loads(read_file(folder / ADAPTER_CONFIG, MAX_DESCRIPTION_BYTES))
@@ -89,9 +90,6 @@ def _files(folder: Path) -> list[tuple[str, Path]]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):  # not an adapter, or what the exporter refuses
         return named
     return named + [(f"base/{path.relative_to(base)}", path) for path in checkpoint_files(base)]
-
-
-KEY_LENGTH = 16  # hexadecimal digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ class Recipe:
     device: str
     precision: str
     fast_int8: bool  # of this processor; what precision `auto` depends on, False for others
-    bf16_on: str  # as `fast_int8`, the processor on which the export measures bf16; empty where it cannot run
+    bf16_on: str  # the processor on which such an export measures bf16; empty if it cannot run
     exporter: str = f"{version('packbert')}, format {FORMAT}"
 
     @property
@@ -125,7 +123,7 @@ class Cache:
         return folder if (folder / recipe.device / MANIFEST).is_file() else None
 
     def recall(self, title: str) -> dict[str, Any]:
-        """What was remembered of a source; empty where nothing was, or it cannot be read."""
+        """What was remembered of a source; empty if nothing was, or it cannot be read."""
         try:
             content = json.loads(self._source(title).read_text("utf-8"))
         except (OSError, ValueError):
@@ -133,7 +131,7 @@ class Cache:
         return content if isinstance(content, dict) and content.get("title") == title else {}
 
     def remember(self, title: str, **known: object) -> None:
-        """Without effect where the cache cannot be written: it only saves time."""
+        """Does nothing if the cache cannot be written: it only saves time."""
         path = self._source(title)
         written = path.with_name(f"{path.name}.{os.getpid()}.new")
         with suppress(OSError):
@@ -145,7 +143,7 @@ class Cache:
     def lock(self, recipe: Recipe, on_wait: Callable[[], object]) -> Iterator[int]:
         """The file descriptor of the locked file; a child that inherits it keeps it locked until it ends too.
 
-        Calls `on_wait` before it waits for another process. Raises ModelError where the cache cannot be written.
+        Calls `on_wait` before it waits for another process. Raises ModelError if the cache cannot be written.
         """
         path = self.folder / "locks" / recipe.key
         try:

@@ -17,14 +17,14 @@ MAX_FILE_BYTES = 2**20
 
 
 class NamedModel(BaseModel):
-    """A model of BERT_MODELS, and its shares of another one's requests."""
+    """A model of BERT_MODELS, and its shares of another model's requests."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str = Field(min_length=1)
     of: str = ""  # the name of that other model
-    weight: float = Field(0.0, ge=0, le=1)  # that this one answers
-    shadow: float = Field(0.0, ge=0, le=1)  # that this one repeats after the answer, for a comparison
+    weight: float = Field(0.0, ge=0, le=1)  # that this model answers
+    shadow: float = Field(0.0, ge=0, le=1)  # that this model repeats after the answer, for a comparison
 
 
 def read_models(stated: str) -> dict[str, NamedModel]:
@@ -53,7 +53,7 @@ def read_models(stated: str) -> dict[str, NamedModel]:
 
 
 def fault_of_names(names: Sequence[str]) -> str:
-    """Why models that are served together cannot have these names; empty where they can."""
+    """Why models that are served together cannot have these names; empty if they can."""
     for name in names:
         if not MODEL_NAME.fullmatch(name):
             return f"{name[:MAX_SHOWN]!r} is no name that fits into a path"
@@ -86,7 +86,7 @@ def _read_file(stated: str) -> list[tuple[str, Any]]:
 
 
 def _fault_of_shares(name: str, models: Mapping[str, NamedModel]) -> str:
-    """Why a model cannot have what it states of another one's requests; empty where it can."""
+    """Why a model cannot have what it states of another model's requests; empty if it can."""
     stated = models[name]
     if not stated.of:
         fault = "weight and shadow are shares of the requests of another model: name it in of"

@@ -1,4 +1,4 @@
-"""The models of a service by name: the backend that answers for each name, and its swap for another one."""
+"""The models of a service by name: the backend that answers for each name, and its swap for another."""
 
 import asyncio
 import gc
@@ -18,30 +18,26 @@ from .engine.engine import common_concurrency
 from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
 from .observability.metrics import Metrics
-from .observability.scrape import register_state, render
+from .observability.scrape import StateCollector, render
 from .settings import Settings, SettingsError, named_models
 from .tasks.flow import Tasks
 
 UNNAMED = "default/not-specified"  # infinity's clients name no model so
 LATEST = ":latest"  # what Ollama's clients add to a model's name
 log = logging.getLogger("service")
-# of a name, its source (a hub id or a folder) and a backend of the same process; raises where it cannot be served
+# of a name, its source (a hub id or a folder) and a backend of the same process; raises if it cannot be served
 MakeBackend = Callable[[str, str, Backend], Backend]
 
-Swapped = tuple[str, bool]  # the digest of what answers, and whether it is another one than before
+Swapped = tuple[str, bool]  # the digest of the artifact that answers, and whether it is another than before
 # calls a swap of a model when its turn has come
 TakeTurn = Callable[["ServedModel", Callable[[], Awaitable[Swapped]]], Awaitable[Swapped]]
-
-
-def _at_once(_: "ServedModel", swap: Callable[[], Awaitable[Swapped]]) -> Awaitable[Swapped]:
-    return swap()
 
 
 class ServedModel:
     """A name of the service, and the backend that answers for it."""
 
     shares: "Sequence[tuple[ServedModel, NamedModel]]" = ()  # the models that answer or repeat some of its requests
-    repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last one
+    repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last
 
     def __init__(self, models: "Models", backend: Backend, source: str) -> None:
         """`source`: of its artifact: a hub id, a checkpoint's folder or an artifact."""
@@ -49,7 +45,6 @@ class ServedModel:
         self.settings, self.metrics, self.tracing = backend.settings, backend.metrics, backend.tracing
         self._point_to(backend)
         self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
-        self._swaps: set[asyncio.Future[Swapped]] = set()  # that requests wait for
 
     @property
     def group(self) -> "dict[str, ServedModel]":
@@ -62,12 +57,12 @@ class ServedModel:
 
     @property
     def digest(self) -> str:
-        """Which artifact answers; empty if no other one ever does."""
+        """Which artifact answers; empty if no other artifact ever does."""
         return self.current.artifact.digest if self.models.can_swap else ""
 
     @property
     def degraded(self) -> str:
-        """Why the CPU is used although there is an artifact for CUDA; empty where it is not."""
+        """Why the CPU is used although there is an artifact for CUDA; empty if it is not."""
         return self.current.degraded
 
     @property
@@ -79,7 +74,7 @@ class ServedModel:
         """The tasks to a request whose body has `body_bytes` bytes (0: unknown) and has not been read yet.
 
         Raises Unavailable while draining, and Overloaded if the queue would refuse the request of the only model: the
-        body may name another one.
+        body may name another model.
         """
         if self.models.draining:
             raise Unavailable(SHUTTING_DOWN)
@@ -99,13 +94,13 @@ class ServedModel:
         return await self.loaded()
 
     async def loaded(self) -> str:
-        """As `ready`, whatever other workers do."""
+        """The reason of `ready`, whatever other workers do."""
         others = self.group.values() if self is self.models.default else ()
         own, *reasons = [await one.current.ready() for one in (self, *others)]
         return own or ("loading" if "loading" in reasons else "")
 
     async def readiness(self) -> dict[str, str]:
-        """Of the default of several models why each would not answer now, by name; empty where it would."""
+        """For the default of several models: why each would not answer now, by name; empty if it would."""
         return await self.models.readiness() if self is self.models.default and len(self.group) > 1 else {}
 
     async def info(self) -> dict[str, Any]:
@@ -117,12 +112,12 @@ class ServedModel:
         return await self.models.render_metrics(accept)
 
     async def swap(self, source: str = "") -> Swapped:
-        """As `_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a
-        load cannot be interrupted."""
+        """`_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a load
+        cannot be interrupted."""
         if self.models.draining:
             raise Unavailable(SHUTTING_DOWN)
         swapping = asyncio.shield(asyncio.ensure_future(self.models.take_turn(self, partial(self._swap, source))))
-        self._swaps.add(swapping)
+        self.models.swaps.add(swapping)
         try:
             return await swapping
         except asyncio.CancelledError:
@@ -130,22 +125,19 @@ class ServedModel:
                 raise Unavailable(SHUTTING_DOWN) from None
             raise
         finally:
-            self._swaps.discard(swapping)
+            self.models.swaps.discard(swapping)
 
     async def follow(self, folder: str, source: str) -> None:
-        """Takes over what another worker of the service has swapped: the artifact in `folder`, which is of `source`.
-
-        Raises as `swap`.
-        """
+        """Takes over what another worker has swapped: the artifact in `folder`, of `source`. Raises as `swap`."""
         await self._swap(folder, counts=False)
         self.source = source
 
     async def _swap(self, source: str, *, counts: bool = True) -> Swapped:
-        """Lets the artifact of `source`, or of the same place as before, answer; a copy is another one.
+        """Lets the artifact of `source`, or of the same place as before, answer; a copy is another artifact.
 
-        It is loaded and tested beside the one that answers, which is closed when its last request has ended. A swap
-        during the start waits for the start of its model. `counts`: in the metrics. Raises Invalid where it cannot be
-        served, and Unavailable where the service ends: nothing has changed.
+        It is loaded and tested beside the model that answers, which is closed when its last request has ended. A swap
+        during the start waits for the start of its model. `counts`: in the metrics. Raises Invalid if it cannot be
+        served, and Unavailable if the service ends: nothing has changed.
         """
         count = self.metrics.swapped if counts else lambda *_: None
         await self._opened.wait()
@@ -179,7 +171,7 @@ class ServedModel:
             return new.artifact.digest, True
 
     async def _open_another(self, source: str) -> Backend | None:
-        """The backend of `source`; None where its artifact answers already. Raises what making and opening raise."""
+        """The backend of `source`; None if its artifact answers already. Raises what making and opening raise."""
         make = self.models.make
         assert make is not None  # no route, signal or supervisor asks for it otherwise
         new = await asyncio.to_thread(make, self.name, source, self.current)
@@ -209,8 +201,9 @@ class Models:
         self.leaving = False  # /ready is 503, so that load balancers send no more requests
         self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
-        self.take_turn: TakeTurn = _at_once
+        self.take_turn: TakeTurn = lambda _, swap: swap()  # at once
         self.awaits_others = False  # /ready is 503 until all workers of the service have loaded
+        self.swaps: set[asyncio.Future[Swapped]] = set()  # that requests wait for
         self.make = make
         self.group: dict[str, ServedModel] = {}
         for one in backends:
@@ -284,9 +277,8 @@ class Models:
         """Not ready from now on, and new requests are refused; admitted requests are still answered."""
         self.leave()
         self.draining = True
-        for model in self.group.values():
-            for swapping in model._swaps:
-                swapping.cancel()
+        for swapping in self.swaps:
+            swapping.cancel()
 
     def cancel_pending(self) -> None:
         """Answers requests that still wait with 503."""
@@ -294,25 +286,25 @@ class Models:
             model.current.cancel_pending()
 
     async def readiness(self) -> dict[str, str]:
-        """Why each model would not answer now, by name, the default first; empty where it would."""
+        """Why each model would not answer now, by name, the default first; empty if it would."""
         return {name: await model.ready() for name, model in self.group.items()}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """The content of /metrics and its media type; `accept` is what the scraper asks for."""
         await self.metrics.update_workers()
         artifacts = [one.artifact for one in self.group.values()]
-        state = register_state(artifacts, self.metrics.processes, await self.readiness())
-        return render([state, self.metrics.registry()], accept)
+        state = StateCollector(artifacts, self.metrics.processes, await self.readiness())
+        return render([state, self.metrics.collector()], accept)
 
 
 def _give_back() -> None:
-    """Gives back the memory of closed models, which are parts of cycles. Quick where the libraries are frozen."""
+    """Gives back the memory of closed models, which are parts of cycles. Quick if the libraries are frozen."""
     gc.collect()
     trim_heap()
 
 
 def make_models(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Models:
-    """Those of a service of these artifacts, the default first."""
+    """The models of a service of these artifacts, the default first."""
 
     def make(choice: ArtifactChoice, beside: Backend | None) -> Backend:
         return Backend(choice.artifact, settings, metrics, degraded=choice.degraded, beside=beside)

@@ -1,4 +1,4 @@
-"""Downloads and exports a model in a child process where the cache has no artifact of it."""
+"""Downloads and exports a model in a child process if the cache has no artifact of it."""
 
 import logging
 import os
@@ -37,7 +37,7 @@ class ModelUnavailable(ModelError):
 
 
 def check_exporter(source: Source) -> None:
-    """Raises ModelError where the exporter is not installed."""
+    """Raises ModelError if the exporter is not installed."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         part = fault_of_part(source.folder) if source.folder is not None else ""
         fault = f"{source.title} is no artifact, and this installation cannot export: {missing[0]} is missing"
@@ -48,7 +48,7 @@ def check_exporter(source: Source) -> None:
 def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
     """The output of the command. `lock` is a descriptor that the child keeps until it ends.
 
-    Raises ModelError with the exporter's sentence where it fails, ModelUnavailable where the hub does not answer.
+    Raises ModelError with the exporter's sentence if it fails, ModelUnavailable if the hub does not answer.
     """
     with subprocess.Popen(
         [sys.executable, "-m", "packbert", *arguments, "--parent", str(os.getpid())],
@@ -64,7 +64,7 @@ def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
             output = process.stdout.read().decode() if process.stdout else ""
             code = process.wait()
         finally:
-            process.terminate()  # one that still runs removes what it has written
+            process.terminate()  # if it still runs, it removes what it has written
             process.wait()
             exporters.discard(process)
     if code:
@@ -82,11 +82,11 @@ def end_exports(seconds: float) -> None:
     for process in ending:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, until - time.monotonic()))
-        process.kill()  # does nothing to one that has ended
+        process.kill()  # does nothing if it has ended
 
 
 def _show(stream: IO[bytes]) -> str:
-    """Shows what the child reports until it ends; returns the sentence that it fails with, empty where it does not."""
+    """Shows what the child reports until it ends; returns the sentence that it fails with, empty if it does not."""
     fault, rest, shown = "", b"", time.monotonic()
     terminal = sys.stderr.isatty()
     while chunk := os.read(stream.fileno(), 2**16):
@@ -115,9 +115,9 @@ class Wanted:
 
 
 def find_model(settings: Settings) -> Path | Source:
-    """Of BERT_MODEL the artifact's folder, or the checkpoint: nothing is downloaded.
+    """The folder of BERT_MODEL if it is an artifact, or the checkpoint: nothing is downloaded.
 
-    Raises ModelError where it is neither, ManifestError for an artifact of another precision.
+    Raises ModelError if it is neither, ManifestError for an artifact of another precision.
     """
     assert settings.model is not None
     if available(folder := Path(settings.model).expanduser()):
@@ -129,15 +129,15 @@ def find_model(settings: Settings) -> Path | Source:
 
 
 def is_hub_id(settings: Settings) -> bool:
-    """Of BERT_MODEL. As the key of a sort: all are checked before the first is downloaded. Raises as `find_model`."""
+    """Whether BERT_MODEL is downloaded: as the key of a sort, all are checked before. Raises as `find_model`."""
     source = find_model(settings)
     return isinstance(source, Source) and source.folder is None
 
 
 def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
-    """The folder of the artifact. Two processes at once export once; the second one waits.
+    """The folder of the artifact. Two processes at once export once; the second waits.
 
-    Raises ModelError where the model cannot be had.
+    Raises ModelError if the model cannot be had.
     """
     source = wanted.source
     known = cache.recall(source.title)
@@ -153,17 +153,17 @@ def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
         raise ModelError(f"{error.filename or source.title} cannot be read: {error.strerror or error}") from error
 
 
-def prepare_model(settings: Settings, source: Source, device: str) -> tuple[Path, Cache]:
-    """The folder of the checkpoint's artifact, and the cache. Raises as `prepare_artifact`, and SettingsError."""
+def prepare_model(settings: Settings, source: Source, device: str) -> Path:
+    """The folder of the checkpoint's artifact, in the cache. Raises as `prepare_artifact`, and SettingsError."""
     try:
         cache = Cache(settings.cache_folder)
     except RuntimeError as error:
         raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
-    return prepare_artifact(Wanted(source=source, device=device, precision=settings.precision), cache), cache
+    return prepare_artifact(Wanted(source=source, device=device, precision=settings.precision), cache)
 
 
 def _export(wanted: Wanted, cache: Cache) -> Path:
-    """As `prepare_artifact`, for a checkpoint whose digest is unknown or has no artifact."""
+    """The folder of the artifact of a checkpoint whose digest is unknown or has none. Raises as `prepare_artifact`."""
     source = wanted.source
     folder = source.folder or _download(source)
     states, digest = file_states(folder), content_digest(folder)
@@ -224,7 +224,7 @@ def _recipe(wanted: Wanted, digest: str) -> Recipe:
 
 
 def _check_precision(folder: Path, precision: str | None) -> None:
-    """Raises ManifestError for an artifact of another precision than the one that was asked for."""
+    """Raises ManifestError for an artifact of another precision than `precision`."""
     for device in available(folder) if precision not in (None, AUTO) else ():
         if (found := Manifest.read(folder / device).precision) != precision:
             solution = "name its checkpoint, or leave BERT_PRECISION out"

@@ -176,7 +176,7 @@ class Settings(BaseModel):
 
     @property
     def cache_folder(self) -> Path:
-        """Of BERT_CACHE or its default. Raises RuntimeError where this user has no home."""
+        """The folder of BERT_CACHE or its default. Raises RuntimeError if this user has no home."""
         return self.cache or Path(self._xdg_cache_home or "~/.cache").expanduser() / "packbert"
 
     @property
@@ -206,7 +206,7 @@ class Settings(BaseModel):
 
     @property
     def allowed_origins(self) -> list[str]:
-        """Of BERT_CORS_ORIGINS."""
+        """The origins of BERT_CORS_ORIGINS."""
         return [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
 
     @classmethod
@@ -281,7 +281,7 @@ class Settings(BaseModel):
             raise SettingsError("BERT_SERVED_MODEL_NAME is for one model: BERT_MODELS names each; leave it out")
 
     def of_each_model(self, swapped: Mapping[str, tuple[str, str]]) -> "list[Settings]":
-        """Those of a service with each of the models alone, the default first; `swapped` has the folder of the artifact
+        """The settings of a service with each model alone, the default first; `swapped` has the folder of the artifact
         that answers for a name since a swap. Raises SettingsError."""
         if (named := named_models(self)) or swapped:
             sources = {name: one.model for name, one in named.items()}
@@ -290,7 +290,7 @@ class Settings(BaseModel):
         return [self]
 
     def of_model(self, name: str, source: str) -> "Settings":
-        """Those of a service with one model alone, a hub id or a folder, which has this name."""
+        """The settings of a service with one model alone, a hub id or a folder, which has this name."""
         return self.model_copy(update={"models": None, "model": source, "served_model_name": name})
 
 
@@ -315,9 +315,9 @@ def _asks_for_traces(variables: Mapping[str, str]) -> bool:
 
 
 def read_key_file(path: Path) -> list[str]:
-    """The keys of a file, one a line; empty lines do not count. Raises SettingsError where it has no usable key.
+    """The keys of a file, one a line; empty lines do not count. Raises SettingsError if it has no usable key.
 
-    Raises OSError where it cannot be read, is not a regular file or is larger than MAX_KEY_FILE_BYTES.
+    Raises OSError if it cannot be read, is not a regular file or is larger than MAX_KEY_FILE_BYTES.
     """
     try:
         keys = [line.strip() for line in read_file(path, MAX_KEY_FILE_BYTES).decode().splitlines() if line.strip()]
@@ -358,7 +358,7 @@ def _fault(name: str, value: object) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """A question with the known name that is spelled most alike; empty where none is."""
+    """A question with the known name that is spelled most alike; empty if none is."""
     near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
     return f" (did you mean {PREFIX}{near[0]}?)" if near else ""
 

@@ -13,7 +13,7 @@ from .errors import DeadlineExceeded
 T = TypeVar("T")
 TURN_SECONDS = 0.002  # of one request; a turn of the loop costs 30 us, so 2 % of the work
 SAMPLED = "-01"
-# As a `traceparent` of W3C Trace Context, with the id of the request's span; empty without traces.
+# A `traceparent` of W3C Trace Context, with the id of the request's span; empty without traces.
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
 
 
@@ -30,7 +30,7 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
             until = time.perf_counter() + TURN_SECONDS
 
 
-@dataclass(slots=True, eq=False)  # made for each request: a frozen one takes four times as long
+@dataclass(slots=True, eq=False)  # made for each request: a frozen dataclass takes four times as long
 class Deadline:
     """The time in which a request is answered."""
 
@@ -62,5 +62,5 @@ def current_trace_id() -> str:
 
 
 def current_exemplar() -> dict[str, str] | None:
-    """The labels of an exemplar; None where the trace is not sampled: there would be none to find."""
+    """The labels of an exemplar; None if the trace is not sampled: there would be none to find."""
     return {"trace_id": current_trace_id()} if TRACEPARENT.get().endswith(SAMPLED) else None

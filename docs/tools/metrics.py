@@ -7,7 +7,7 @@ from typing import Any
 
 from docs.tools.marks import markdown_table
 from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import register_state, render
+from packbert.service.observability.scrape import StateCollector, render
 from packbert.service.scheduling.batcher import Batcher
 from tests.service.fakes import FakeRunner, make_queue
 
@@ -55,8 +55,8 @@ def scrape() -> str:
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="", precision="", device="", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")
-    state = register_state([artifact], {"": os.getpid()}, {"": ""})
-    return render([metrics.registry(), state])[0].decode()
+    state = StateCollector([artifact], {"": os.getpid()}, {"": ""})
+    return render([metrics.collector(), state])[0].decode()
 
 
 def metrics_table() -> str:

@@ -17,18 +17,18 @@ from ..errors import DeviceError
 from ..scheduling.cores import Concurrency
 
 MIN_COSINE = {"fp32": 0.9999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
-# of the distance 1 - cosine in int8, relative to the export's: other exact kernels change the largest one by less than
+# of the distance 1 - cosine in int8, relative to the export's: other exact kernels change the largest by less than
 # 0.1 %; codes clipped at 96 of 127 exceed that
 INT8_SLACK = 1.25
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch, tried at start; fewer cost too many hand-overs
 NEAR_PEAK = 0.95  # the smallest budget that reaches this share of the best rate is taken
-PER_CORE_BUDGETS = BUDGETS[:2]  # not tried: the larger one where a batch of the other takes less than SHORT_SECONDS
+PER_CORE_BUDGETS = BUDGETS[:2]  # the first is measured; the second is taken if that took less than SHORT_SECONDS
 SHORT_SECONDS = 0.005  # of a batch: from here on twice its tokens gained at most 10 %, in six models
 TEXT_TOKENS = 32  # of each text in a measured batch
 NEIGHBOURS = (37, 5, 90, 14)  # tokens of the texts beside the canary
 MAX_MEASURING_SECONDS = 1.5  # added to a start
-ROUNDS = 4  # the first one warms up
-ROUNDS_OF_ONE = 3  # where there is nothing to choose, only tokens per second is measured
+ROUNDS = 4  # the first warms up
+ROUNDS_OF_ONE = 3  # of the only size: only tokens per second is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +60,9 @@ class Runner(Protocol):
 
 
 def measure(runner: Runner, *, token_budget: int) -> Calibration:
-    """Tries batch sizes on all cores together unless `token_budget` is given; on one core each, one is measured.
+    """Tries batch sizes on all cores together unless `token_budget` is given; on one core each, one size is measured.
 
-    Larger ones than those tried have the rate of the largest.
-
-    Raises DeviceError where the self-test fails.
+    Larger batches than those tried have the rate of the largest. Raises DeviceError if the self-test fails.
     """
     manifest, per_core = runner.artifact.manifest, runner.concurrency.per_core
     canary, others = golden_tokens(manifest, 0), [filler(manifest, length) for length in NEIGHBOURS]
@@ -87,7 +85,7 @@ def measure(runner: Runner, *, token_budget: int) -> Calibration:
 def self_test(runner: Runner) -> float:
     """The smallest cosine to the reference: the canary alone, all golden sequences together, on all cores and on one.
 
-    Raises DeviceError where it is below `smallest_cosine_allowed`. On a GPU each also runs three times alone and then
+    Raises DeviceError if it is below `smallest_cosine_allowed`. On a GPU each also runs three times alone and then
     after another shape: fp16 norms were once right in the first run and wrong in the second (ONNX Runtime issue 27768).
     """
     manifest = runner.artifact.manifest
@@ -101,14 +99,14 @@ def self_test(runner: Runner) -> float:
         for row, index in zip(rows, indices, strict=True):
             cosines.append(math.nan if row is None else cosine(row["cls"][0], manifest.golden[index].cls))
     smallest, needed = float(np.min(cosines)), smallest_cosine_allowed(manifest)
-    if not smallest >= needed:  # also where one is NaN, which is NumPy's minimum then
+    if not smallest >= needed:  # also if a cosine is NaN, which is NumPy's minimum then
         expected = f"to the exporter's reference, expected at least {needed:.6g}"
         raise DeviceError(f"the self-test failed: cosine {smallest:.6f} {expected}; export again")
     return smallest
 
 
 def smallest_cosine_allowed(manifest: Manifest) -> float:
-    """Of the self-test. The export measured the same sequences."""
+    """The bound of the self-test. The export measured the same sequences."""
     least = MIN_COSINE[manifest.precision]
     if manifest.precision != "int8":
         return least
@@ -170,7 +168,7 @@ def _rates(runner: Runner, budgets: Sequence[int]) -> dict[int, float]:
 
 
 def _cls(runner: Runner, sequences: Sequence[Tokens], index: int, *, all_cores: bool = True) -> NDArray[np.generic]:
-    """[hidden], of one of the sequences; NaN where the answer is not finite."""
+    """[hidden], of one of the sequences; NaN if the answer is not finite."""
     row = runner.run_sync(sequences, all_cores=all_cores)[0][index]
     return row["cls"][0] if row is not None else np.full(runner.artifact.manifest.sizes["hidden"], np.nan)
 

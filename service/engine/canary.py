@@ -28,7 +28,7 @@ log = logging.getLogger("service")
 class Health:
     """Whether a request would be answered now.
 
-    A wrong canary makes the engine not ready, and its answers are withheld, until the next right one; a fault is final.
+    A wrong canary makes the engine not ready, and its answers are withheld, until a canary is right; a fault is final.
     """
 
     stale_seconds: float  # not ready after so long without a successful run
@@ -41,7 +41,7 @@ class Health:
     _consecutive_failures: int = 0
 
     def reason(self, *, since_answer: float) -> str:
-        """Why a request would not be answered now, empty when it would; `since_answer`: seconds since a good run."""
+        """Why a request would not be answered now, empty if it would; `since_answer`: seconds since a good run."""
         if self.fault:
             return self.fault
         if self.loading:
@@ -59,7 +59,7 @@ class Health:
 
     def canary_failed(self, why: str, *, not_finite: bool = False) -> bool:
         """Whether so many canaries failed in a row that the process should end. A vector that is not finite is wrong;
-        where a run gave none, the last vector stands."""
+        if a run gave none, the last vector stands."""
         self._consecutive_failures += 1
         self.wrong |= not_finite
         self.canary = f"the canary failed: {why}"
@@ -68,7 +68,7 @@ class Health:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Canary:
-    """Runs the check `interval_seconds` after the last one, busy or idle, or after BATCHES_BETWEEN_CHECKS batches.
+    """Runs a check `interval_seconds` after the last check, busy or idle, or after BATCHES_BETWEEN_CHECKS batches.
 
     While the vector is known to be wrong, all requests but the canary's own are answered with 503.
     """
@@ -84,7 +84,7 @@ class Canary:
     due: asyncio.Event = field(default_factory=asyncio.Event)  # set after BATCHES_BETWEEN_CHECKS batches
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs checks until it is cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.due.wait(), self.interval_seconds)

@@ -13,7 +13,7 @@ NICE_STEP, MAX_NICE = 5, 19  # the inference threads' nice value above the event
 
 
 def available_cores(root: Path = CGROUP_ROOT, membership: Path = PROC_CGROUP) -> int:
-    """At least 1."""
+    """The cores that this process may use, at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [quota for folder in _groups_of(root, membership) if (quota := _quota(folder)) is not None]
     return max(1, math.floor(min([allowed, *quotas])))
@@ -34,7 +34,7 @@ def _groups_of(root: Path, membership: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores, in version 2 or 1 of control groups, both in microseconds; None where there is no limit."""
+    """Cores, in version 2 or 1 of control groups, both in microseconds; None if there is no limit."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()

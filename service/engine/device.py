@@ -16,7 +16,7 @@ from packbert.model_export.artifact.lifeline import end_with
 
 from ..artifact import Artifact, ManifestError, available, open_artifact
 from ..errors import DeviceError
-from ..model_cache import Cache, Source
+from ..model_cache import Source
 from ..prepare import find_model, is_hub_id, prepare_model
 from ..settings import Settings
 from ..tasks.defaults import describe_defaults
@@ -26,7 +26,7 @@ TRIAL = f"from {__package__}.trial import main; main()"
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
 GPU_UNUSABLE = "BERT_DEVICE is cuda, but the GPU cannot be used"
-Prepare = Callable[[Settings, Source, str], tuple[Path, Cache]]
+Prepare = Callable[[Settings, Source, str], Path]
 log = logging.getLogger("service")
 
 
@@ -37,18 +37,16 @@ class ArtifactChoice:
 
 
 def find_artifact(settings: Settings, prepare: Prepare = prepare_model) -> ArtifactChoice:
-    """Of BERT_MODEL: the artifact itself, or what `prepare` makes of a checkpoint. Raises what `find_model`,
-    `select_artifact` and `prepare` do, and SettingsError where a setting does not fit the model."""
+    """BERT_MODEL itself if it is an artifact, or what `prepare` makes of a checkpoint. Raises what `find_model`,
+    `select_artifact` and `prepare` do, and SettingsError if a setting does not fit the model."""
     source = find_model(settings)
     if isinstance(source, Path):
         choice = select_artifact(source, settings.device)
     else:
-        folder, cache = prepare(settings, source, export_device(settings.device))
+        folder = prepare(settings, source, export_device(settings.device))
         try:
             choice = select_artifact(folder, settings.device)
         except ManifestError as error:
-            if cache.folder not in folder.parents:
-                raise
             raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
     choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
     log.info(describe_defaults(choice.artifact.manifest, settings))
@@ -56,7 +54,7 @@ def find_artifact(settings: Settings, prepare: Prepare = prepare_model) -> Artif
 
 
 def find_artifacts(models: Sequence[Settings], prepare: Prepare = prepare_model) -> list[ArtifactChoice]:
-    """Those of the models of a service, in their order. Raises as `find_artifact`, and DeviceError where they would run
+    """The artifacts of a service's models, in their order. Raises as `find_artifact`, and DeviceError if they would run
     on different devices."""
     found = {one: find_artifact(one, prepare) for one in sorted(models, key=is_hub_id)}
     choices = [found[one] for one in models]
@@ -68,7 +66,7 @@ def find_artifacts(models: Sequence[Settings], prepare: Prepare = prepare_model)
 
 
 def select_artifact(folder: Path, device: str) -> ArtifactChoice:
-    """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served.
+    """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError if it cannot be served.
 
     The graph for CUDA is tried before it is chosen.
     """
@@ -88,7 +86,7 @@ def select_artifact(folder: Path, device: str) -> ArtifactChoice:
 
 
 def _open_for_cpu(folder: Path) -> Artifact:
-    """Raises DeviceError where this machine cannot run its precision: there is no silent fp32."""
+    """Raises DeviceError if this machine cannot run its precision: there is no silent fp32."""
     artifact = open_artifact(folder, "cpu")
     if artifact.manifest.precision == BF16 and (fault := why_bf16_unavailable()):
         raise DeviceError(f"{artifact.folder} is an artifact in bf16, but {fault}")
@@ -96,9 +94,9 @@ def _open_for_cpu(folder: Path) -> Artifact:
 
 
 def why_graph_unusable(artifact: Artifact) -> str:
-    """Why the graph of `artifact` cannot be used on the GPU; empty where its self-test passed.
+    """Why the graph of `artifact` cannot be used on the GPU; empty if its self-test passed.
 
-    Found in a process of its own, which ends with this one: after a fault of CUDA a process cannot run anything else.
+    Found in a child process, which ends with this process: after a fault of CUDA a process cannot run anything else.
     """
     try:
         trial = _run_child(TRIAL, str(artifact.folder.parent), timeout=TRIAL_SECONDS)
@@ -111,7 +109,7 @@ def why_graph_unusable(artifact: Artifact) -> str:
 
 
 def export_device(device: str) -> str:
-    """The device to export for; `device` is auto, cpu or cuda. Raises DeviceError where it cannot be used."""
+    """The device to export for; `device` is auto, cpu or cuda. Raises DeviceError if it cannot be used."""
     if device == "cpu" or (device == "auto" and not any(Path(name).exists() for name in GPU_FILES)):
         return "cpu"
     fault = why_cuda_unavailable()
@@ -121,13 +119,13 @@ def export_device(device: str) -> str:
 
 
 def why_cuda_unavailable() -> str:
-    """Why no GPU can be used here, empty where one can; found in a process of its own, which loads ONNX Runtime."""
+    """Why no GPU can be used here, empty if a GPU can; found in a child process, which loads ONNX Runtime."""
     check = _run_child(CUDA_CHECK)
     return check.stdout.strip() if check.returncode == 0 else f"the check failed: {check.stderr.strip()[-200:]}"
 
 
 def _run_child(program: str, *words: str, timeout: float | None = None) -> "subprocess.CompletedProcess[str]":
-    """Runs a program of Python in a process of its own, which ends with this one. Raises TimeoutExpired."""
+    """Runs a program of Python in a child process, which ends with this process. Raises TimeoutExpired."""
     ends = f"from {end_with.__module__} import end_with; end_with({os.getpid()}); "
     command = [sys.executable, "-c", ends + program, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)

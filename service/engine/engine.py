@@ -18,7 +18,7 @@ import numpy as np
 from packbert.model_export.artifact.cpu import BF16
 
 from ..artifact import Artifact
-from ..errors import SHUTTING_DOWN, DeviceError, Unavailable, loading
+from ..errors import SHUTTING_DOWN, DeviceError, Unavailable
 from ..observability.metrics import Metrics
 from ..scheduling.batcher import Batcher
 from ..scheduling.cores import SERIAL, Concurrency
@@ -42,19 +42,20 @@ WINDOW_BATCHES = 2  # of a request in the queue, for each batch in flight
 CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes
 PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
+MakeRunner = Callable[[Artifact, int, Concurrency, Path | None], ModelRunner]
 log = logging.getLogger("service")
 
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """What the engines of a process share: a queue and a loop that runs their batches, which the first one makes, and
-    the memory for their sessions. Nothing here keeps an engine that has been closed."""
+    """What the engines of a process share: a queue and a loop that runs their batches, which the first engine makes,
+    and the memory for their sessions. Nothing here keeps an engine that has been closed."""
 
     concurrency: Concurrency | None = None  # None: as it suits the first model
     engines: "list[ModelEngine]" = field(default_factory=list)  # with a batcher, and not closed
     batchers: dict[str, Batcher] = field(default_factory=dict)  # the newest of each model's name
     tokens_per_second: float = 0.0  # of the first model at the start: the unit of the queue
-    # by a model's sizes, which decide how fast it is: measured beside one that answers, both seem slower
+    # by a model's sizes, which decide how fast it is: measured beside a model that answers, both seem slower
     calibrations: dict[tuple[object, ...], Calibration] = field(default_factory=dict)
     serving: "asyncio.Task[None] | None" = None
     memory_limit: float = math.inf  # bytes, of the models in memory together
@@ -78,7 +79,7 @@ class Device:
         task.add_done_callback(self._tasks.discard)
 
     def use(self, engine: "ModelEngine") -> None:
-        """The model has run a batch. One that is opened or checked, but never used, is the first to be put out."""
+        """The model has run a batch. A model that is opened or checked, but never used, is the first to be put out."""
         if engine in self.loaded:
             del self.loaded[engine]
             self.loaded[engine] = None
@@ -113,8 +114,8 @@ class ModelEngine:
     metrics: Metrics
     degraded: str = ""  # why the CPU is used although there is an artifact for CUDA
     on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
-    make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner
-    tracing: "Tracing | None" = None  # records the batches; None where traces are off
+    make_runner: MakeRunner = ModelRunner
+    tracing: "Tracing | None" = None  # records the batches; None if traces are off
     self_check_seconds: float = SELF_CHECK_SECONDS
     device: Device = field(default_factory=Device)
     calibration: Calibration | None = None
@@ -139,8 +140,7 @@ class ModelEngine:
         device.concurrency = device.concurrency or concurrency_for(self.artifact, threads)
         limit = self.settings.memory_limit
         device.memory_limit = math.inf if limit is None else limit
-        self.runner = self.make_runner(self.artifact, threads, device.concurrency)
-        self.runner.shared = self.runner.attention.shared = self.runner.layers.shared = self._shared_folder()
+        self.runner = self.make_runner(self.artifact, threads, device.concurrency, self._shared_folder())
         async with device.loading:
             await device.load(self)
         assert self.calibration is not None
@@ -161,13 +161,8 @@ class ModelEngine:
         for what, why in self.artifact.manifest.assumed.items():
             log.info("%s assumes %s: %s", self.artifact.manifest.name, what, why)
 
-    def check_open(self) -> None:
-        """Raises Unavailable while the model is loading."""
-        if not self.opened:
-            raise loading()
-
     def readiness(self) -> str:
-        """Why a request would not be answered now; empty when it would."""
+        """Why a request would not be answered now; empty if it would."""
         answers = self.opened and self in self.device.loaded
         since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
         return self.health.reason(since_answer=since_answer) or self.batcher.suspended
@@ -194,13 +189,13 @@ class ModelEngine:
         self.on_fatal()
 
     def _on_dead(self, reason: str) -> None:
-        """A new process is the cure; but while other models answer, only this one's requests get 503."""
+        """A new process is the cure; but while other models answer, only the requests of this model get 503."""
         if len(self.device.engines) == 1:
             self.fail(reason)
         self.health.wrong = True  # until a canary is right again
 
     async def close(self) -> None:
-        """Waits for a run in flight, but not for one that hangs; requests that still wait get 503."""
+        """Waits for a run in flight, but not for a run that hangs; requests that still wait get 503."""
         self.health.draining = True
         device, self.opened = self.device, False
         if self not in device.engines:
@@ -222,7 +217,7 @@ class ModelEngine:
         self.batcher.dispatcher.batchers.pop(self.batcher.model)
 
     def _shared_folder(self) -> Path | None:
-        """Where the workers share the weights that ONNX Runtime maps. Raises DeviceError if this user has no home."""
+        """The place of the weights that workers share. Raises DeviceError if this user has no home."""
         settings, manifest = self.settings, self.artifact.manifest
         if settings.workers == 1 or manifest.device != "cpu" or manifest.precision == BF16:
             return None
@@ -234,7 +229,7 @@ class ModelEngine:
     async def load(self, make_room: Callable[[], Awaitable[None]]) -> None:
         """Opens the sessions; the first time with what a start measures. `make_room` is called when the files are good.
 
-        Raises Unavailable where the engine is closed, and what `own_files` and opening raise.
+        Raises Unavailable if the engine is closed, and what `own_files` and opening raise.
         """
         if self.calibration is not None and self not in self.device.engines:
             raise Unavailable(SHUTTING_DOWN)
@@ -263,8 +258,8 @@ class ModelEngine:
         self.runner.close()
 
     async def reload(self) -> None:
-        """Loads the model again if a request still waits for it; where that fails, its requests get 503 until a canary
-        has been answered."""
+        """Loads the model again if a request still waits for it; if that fails, its requests get 503 until a canary has
+        been answered."""
         async with self.device.loading:
             try:
                 if self not in self.device.loaded:
@@ -376,7 +371,7 @@ class ModelEngine:
 
 
 def common_concurrency(artifacts: Sequence[Artifact], threads: int) -> Concurrency:
-    """That of models which share a device: where they differ, one batch at a time."""
+    """The concurrency of models that share a device: if they differ, one batch at a time."""
     found = {concurrency_for(one, threads) for one in artifacts}
     return found.pop() if len(found) == 1 else SERIAL
 

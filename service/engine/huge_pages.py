@@ -9,7 +9,9 @@ from pathlib import Path
 
 from .cpu import lower_thread_priority
 
-SMAPS = Path("/proc/self/smaps")  # of each mapping a line "FIRST-LAST PERMISSIONS ...", then one for each count in kB
+SMAPS = Path(
+    "/proc/self/smaps"
+)  # of each mapping a line "FIRST-LAST PERMISSIONS ...", then a line for each count in kB
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw.p 0+ 00:00 0 *(\[heap\])?\n.*?\nRss: *(\d+) kB", re.DOTALL)
 HUGE_PAGE = 2**21  # bytes
@@ -32,7 +34,7 @@ def _move() -> None:
 
 
 def use_huge_pages() -> int:
-    """The bytes that are moved: at once since Linux 6.1, before it by and by. 0 where the system has no huge pages, or
+    """The bytes that are moved: at once since Linux 6.1, before it by and by. 0 if the system has no huge pages, or
     /sys/kernel/mm/transparent_hugepage/enabled is never."""
     try:
         if "[never]" in THP.read_text("utf-8"):

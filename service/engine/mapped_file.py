@@ -52,8 +52,8 @@ class Mapping:
 def own_files(artifact: Artifact, shared: Path | None = None) -> Iterator[Path]:
     """A folder to open the graphs from: a copy that nobody else writes, and whose SHA-256 are those of the manifest.
 
-    `shared`: where the workers of a service share one that stays, see `shared_files`. Raises ManifestError, and
-    DeviceError without room for it.
+    `shared`: the parent of a copy that stays, which the workers of a service share, see `shared_files`. Raises
+    ManifestError, and DeviceError without room for the copy.
     """
     if shared is not None:
         yield shared_files(artifact, shared)
@@ -113,14 +113,14 @@ def _remove_abandoned() -> None:
     for weights in Path(gettempdir()).glob(f"{PREFIX}*/{WEIGHTS}"):
         with suppress(OSError), weights.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_size:  # an empty one is new, and will be locked
+            if os.fstat(file.fileno()).st_size:  # an empty file is new, and will be locked
                 shutil.rmtree(weights.parent)
 
 
 def detach_from(file: Path) -> int:
     """Maps a copy in memory in place of every mapping of `file` in this process; returns the bytes copied.
 
-    Only what is mapped is copied, once for all mappings of the same part. Raises OSError where there is no memory.
+    Only what is mapped is copied, once for all mappings of the same part. Raises OSError if there is no memory.
     """
     found = mappings_of(file)
     if not found:
@@ -150,8 +150,8 @@ def mappings_of(file: Path) -> list[Mapping]:
 
 
 def _copy(found: Sequence[Mapping], copy: int) -> int:
-    """Copies each part of the file to the same place in `copy`, once; the bytes. `pwrite` fails where a signal would
-    end the process."""
+    """Copies each part of the file to the same place in `copy`, once; returns the bytes. `pwrite` fails where a signal
+    would end the process."""
     done = copied = 0
     for one in found:
         position = max(one.offset, done)

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,12 +32,10 @@ from ..errors import DeviceError, InferenceFailed, OutOfMemory
 from ..scheduling.cores import SERIAL, Concurrency
 from .calibration import Calibration, measure
 from .mapped_file import PACKED, detach_from, own_files
-from .session import (
-    Session,
-    configure_inference_thread,
-    onnxruntime_version,
-    open_session,
-)
+from .session import Session, configure_inference_thread, onnxruntime_version, open_session
+
+OUT_OF_MEMORY_SIGNS = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # only in ORT's message
+log = logging.getLogger("service")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -52,8 +51,8 @@ class FurtherGraph:
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def open(self) -> Session:
-        """The session, opened by the first call. Raises InferenceFailed where a file is not the one of the manifest,
-        or the device cannot be used."""
+        """The session, opened by the first call. Raises InferenceFailed if a file is not that of the manifest, or the
+        device cannot be used."""
         with self._opening:
             if self._session is None:
                 self._session = self._read()
@@ -78,10 +77,6 @@ class FurtherGraph:
             raise InferenceFailed(f"the graph for {self.purpose} cannot be opened: {error}") from error
 
 
-OUT_OF_MEMORY_SIGNS = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # only in ORT's message
-log = logging.getLogger("service")
-
-
 @dataclass(slots=True, eq=False)
 class ModelRunner:
     """`open` first, `close` last. One batcher calls `run`, for at most `concurrency.max_in_flight` batches at once."""
@@ -101,14 +96,14 @@ class ModelRunner:
     _device_slots: threading.Semaphore = field(init=False, repr=False)  # batches that run at once, of those in flight
 
     def __post_init__(self) -> None:
-        artifact, purpose = self.artifact, "the hidden states of layers"
-        self.attention = FurtherGraph(artifact=artifact, path=artifact.attention, purpose="/attention", threads=1)
-        self.layers = FurtherGraph(artifact=artifact, path=artifact.layers, purpose=purpose, threads=self.threads)
+        artifact, further = self.artifact, partial(FurtherGraph, artifact=self.artifact, shared=self.shared)
+        self.attention = further(path=artifact.attention, purpose="/attention", threads=1)
+        self.layers = further(path=artifact.layers, purpose="the hidden states of layers", threads=self.threads)
 
     def open(self, folder: Path | None = None) -> int:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority.
 
-        `folder`: that of `own_files`, where the caller has it. Returns the bytes of weights copied to memory. Raises as
+        `folder`: that of `own_files`, if the caller has it. Returns the bytes of weights copied to memory. Raises as
         `own_files`, and what the runtime raises.
         """
         if folder is None:
@@ -157,35 +152,29 @@ class ModelRunner:
         trim_heap()
 
     async def run(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
-        """A row per sequence, None where it is not finite; computed on all cores or on one.
+        """A row per sequence, None if it is not finite; computed on all cores or on one core.
 
-        Raises OutOfMemory, InferenceFailed where an id is outside its table, or what ONNX Runtime raises: then the run
-        has no result. Batches for one core are small and are packed on the event loop: a thread that holds the
+        Raises OutOfMemory, InferenceFailed if an id is outside its table, or what ONNX Runtime raises: then the run has
+        no result. Batches for one core are small and are packed on the event loop: a thread that holds the
         interpreter's lock while it waits for its core would block the event loop.
         """
         loop = asyncio.get_running_loop()
         if not self.concurrency.per_core:
             return await loop.run_in_executor(self._threads, partial(self.run_sync, sequences, all_cores=all_cores))
-        try:
+        with _naming_out_of_memory():
             batch = self._pack(sequences)
             outputs = await loop.run_in_executor(self._threads, self._compute, batch, all_cores)
             rows = _split(batch, outputs)
-            if LAYER in batch.spans and _asks_attention(batch):
+            if _asks_attention(batch):
                 rows = await loop.run_in_executor(self._threads, self._add_attention, batch, rows)
-        except Exception as error:
-            raise_out_of_memory(error)
-            raise
-        return rows, batch
+            return rows, batch
 
     def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
-        """As `run`, on the calling thread."""
-        try:
+        """`run` on the calling thread."""
+        with _naming_out_of_memory():
             batch = self._pack(sequences)
             rows = _split(batch, self._compute(batch, all_cores))
             return self._add_attention(batch, rows) if _asks_attention(batch) else rows, batch
-        except Exception as error:
-            raise_out_of_memory(error)
-            raise
 
     def run_side_by_side(self, sequences: Sequence[Tokens]) -> int:
         """Runs the batch once on each core at the same time, or once on all cores; returns how often."""
@@ -195,11 +184,11 @@ class ModelRunner:
         return len([future.result() for future in running])
 
     def measure(self, *, token_budget: int) -> Calibration:
-        """As `calibration.measure`."""
+        """What `calibration.measure` returns."""
         return measure(self, token_budget=token_budget)
 
     def _pack(self, sequences: Sequence[Tokens]) -> Batch:
-        """Raises InferenceFailed where an index is outside its table: on a GPU that would be fatal for the process."""
+        """Raises InferenceFailed if an index is outside its table: on a GPU that would be fatal for the process."""
         manifest = self.artifact.manifest
         batch = pack(sequences, manifest.layout, manifest.embedding.modes, of_means=self._of_means)
         indices = [(name, batch.feeds[name], limit) for name, limit in self._limits.items()]
@@ -260,7 +249,7 @@ def _asks_attention(batch: Batch) -> bool:
 
 
 def _split(batch: Batch, outputs: Sequence[NDArray[np.generic]]) -> list[Row | None]:
-    """A row per sequence, None where it is not finite."""
+    """A row per sequence, None if it is not finite."""
     rows = split(batch, dict(zip(sorted(batch.outputs), outputs, strict=True)))
     for array in outputs:
         if not np.isfinite(array).all():
@@ -272,10 +261,15 @@ def _finite(row: Row) -> Row | None:
     return row if all(np.isfinite(array).all() for array in row.values()) else None
 
 
-def raise_out_of_memory(error: Exception) -> None:
-    """Raises OutOfMemory if `error` says that memory could not be allocated."""
-    if is_out_of_memory(error):
-        raise OutOfMemory("the model ran out of memory: send shorter or fewer texts") from error
+@contextmanager
+def _naming_out_of_memory() -> Iterator[None]:
+    """Raises OutOfMemory in place of an error which says that memory could not be allocated."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory("the model ran out of memory: send shorter or fewer texts") from error
+        raise
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -13,13 +13,14 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import ATTENTION, HEADS, LAYERS
+from packbert.model_export.artifact.manifest import ATTENTION, HEADS, LAYERS, PREPACKED_FOR
 
-from ..artifact import PREPACKED_FOR, Manifest
+from ..artifact import Manifest
 from ..errors import DeviceError
 from .cpu import lower_thread_priority
 
 Arrays = Mapping[str, NDArray[np.generic]]
+CUDA = "CUDAExecutionProvider"
 FLUSH_DENORMALS = 0x8040  # in x86's MXCSR: denormal results and operands count as 0
 CUDA_OPTIONS: Mapping[str, str] = {
     "arena_extend_strategy": "kSameAsRequested",  # grows by what a batch needs, not by powers of two
@@ -31,7 +32,7 @@ CUDA_OPTIONS: Mapping[str, str] = {
 class Session(Protocol):
     inputs: tuple[str, ...]
     provider: str  # what runs the model: ONNX Runtime's execution provider (CPU, CUDA), or OpenVINO
-    prepacked_for: str  # the processor and the version that the weights are packed for; empty where they are not
+    prepacked_for: str  # the processor and the version that the weights are packed for; empty if they are not
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
         """The outputs `names`, computed from `feeds`."""
@@ -46,7 +47,7 @@ class CpuSession:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         # attention probabilities of other sequences are denormal: 4 times slower on some CPUs
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
+        # two cores pack BERT-base's fp32 weights in 0.35 s, one core in 0.6
         options.add_session_config_entry("session.prepack.enable_parallel", "1")
         self._session = _open(model, options, "CPUExecutionProvider")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
@@ -66,7 +67,7 @@ class CudaSession:
     def __init__(self, model: Path, provider_options: Mapping[str, str] = CUDA_OPTIONS) -> None:
         options = _options(1)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        load_cuda_libraries()  # the process that chose the GPU may be another one
+        load_cuda_libraries()  # another process may have chosen the GPU
         self._session = _open(model, options, (CUDA, dict(provider_options)))
         if elsewhere := _nodes_not_on_gpu(self._session):
             raise DeviceError(
@@ -108,7 +109,7 @@ def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side:
     """A session that `side_by_side` threads call at the same time, each with `threads` cores, on the device of the
     manifest.
 
-    Raises DeviceError where it cannot be used, and what the runtime raises on loading the model."""
+    Raises DeviceError if it cannot be used, and what the runtime raises on loading the model."""
     if manifest.device == "cuda":
         return CudaSession(model)
     if manifest.precision == BF16 and model.name != ATTENTION:
@@ -117,13 +118,13 @@ def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side:
 
 
 def configure_inference_thread() -> None:
-    """For a thread that runs the model: denormals count as zero, and the event loop has the higher priority."""
+    """Prepares a thread that runs the model: denormals count as zero, and the event loop has the higher priority."""
     flush_denormals()
     lower_thread_priority()
 
 
 def flush_denormals() -> None:
-    """For the calling thread, on x86: a product with a denormal number takes 100 cycles.
+    """Denormals count as zero in the calling thread, on x86: a product with a denormal number takes 100 cycles.
 
     Attention probabilities of other sequences in the row are denormal. ONNX Runtime configures its own threads
     (session.set_denormal_as_zero), but not those that call it.
@@ -152,7 +153,7 @@ def _options(threads: int) -> Any:
 
 
 def _open(model: Path, options: Any, provider: Any) -> Any:
-    """Without ONNX Runtime's own second attempt on the CPU, whose error would hide the first one."""
+    """A session, without ONNX Runtime's own second attempt on the CPU, whose error would hide the first."""
     return ort.InferenceSession(model, options, providers=[provider], enable_fallback=0)
 
 
@@ -162,11 +163,8 @@ def _nodes_not_on_gpu(session: Any) -> list[str]:
     return [node.name for part in assignments if part.ep_name != CUDA for node in part.get_nodes()]
 
 
-CUDA = "CUDAExecutionProvider"
-
-
 def why_cuda_unavailable() -> str:
-    """Names the missing library or driver; empty where a GPU can be used."""
+    """Names the missing library or driver; empty if a GPU can be used."""
     if CUDA not in ort.get_available_providers():
         return "this build of ONNX Runtime has no CUDA provider: install onnxruntime-gpu"
     load_cuda_libraries()
@@ -182,7 +180,7 @@ def why_cuda_unavailable() -> str:
 
 
 def memory_in_use(device: str) -> int:
-    """Bytes of the GPU, by any process, or of this process's memory without files; 0 where the system does not say."""
+    """Bytes of the GPU, by any process, or of this process's memory without files; 0 if the system does not say."""
     if device == "cuda":
         return (device_memory() or (0, 0))[0]
     try:
@@ -195,7 +193,7 @@ def memory_in_use(device: str) -> int:
 def device_memory() -> tuple[int, int] | None:
     """Bytes that are in use, by any process, and bytes in all, of the GPU on which ONNX Runtime runs; after its start.
 
-    Of the GPUs that CUDA_VISIBLE_DEVICES leaves, it is the first. None where CUDA cannot say.
+    It is the first of the GPUs that CUDA_VISIBLE_DEVICES leaves. None if CUDA cannot say.
     """
     try:
         return runtime_memory(_load_provider())
@@ -204,7 +202,7 @@ def device_memory() -> tuple[int, int] | None:
 
 
 def runtime_memory(provider: Any) -> tuple[int, int] | None:
-    """As `device_memory`, from the CUDA runtime that ONNX Runtime's `provider` library is linked with."""
+    """The numbers of `device_memory`, from the CUDA runtime that ONNX Runtime's `provider` library is linked with."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
         fault = provider.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
@@ -218,13 +216,13 @@ def _load_provider() -> ctypes.CDLL:
 
 
 def load_cuda_libraries() -> None:
-    """From the wheels beside ONNX Runtime, where the system's loader does not look. A missing one is no error yet."""
+    """Loads them from the wheels beside ONNX Runtime, where the system's loader does not look. None has to be there."""
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
         ort.preload_dlls()
 
 
 def runtime_fault(provider: Any) -> str:
-    """What the CUDA runtime that ONNX Runtime's `provider` library is linked with reports; empty where it has no error.
+    """What the CUDA runtime that ONNX Runtime's `provider` library is linked with reports; empty if it has no error.
 
     The driver itself does not report that it is too old for that runtime.
     """

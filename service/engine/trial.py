@@ -1,5 +1,5 @@
 """The trial of a graph for CUDA, in a process of its own: `python -c` with TRIAL of `engine/device` and the artifact's
-folder. The last line of output is the reason why the graph cannot be used, empty where it can."""
+folder. The last line of output is the reason why the graph cannot be used, empty if it can."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def try_graph(folder: Path) -> str:
-    """Why the graph of the CUDA artifact in `folder` cannot be used, on one line; empty where it can."""
+    """Why the graph of the CUDA artifact in `folder` cannot be used, on one line; empty if it can."""
     try:
         runner = ModelRunner(read_artifact(folder, "cuda"), threads=1)
         runner.open()

@@ -9,7 +9,7 @@ from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
 
-from ..address import BACKLOG, Listener
+from ..address import BACKLOG
 from ..errors import BuffersFull
 
 BODIES = 8  # of the largest size, which a process holds
@@ -99,7 +99,7 @@ class Acceptor:
 
     def __init__(
         self,
-        listeners: Sequence[Listener],
+        listeners: Sequence[socket.socket],
         make_protocol: Callable[[bool], asyncio.Protocol],
         *,
         most: int,
@@ -150,7 +150,7 @@ class Acceptor:
         if self._opening:
             await asyncio.wait(self._opening)
 
-    def _accept(self, listener: Listener) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         """Accepts the connections that wait, up to the number and the reserve."""
         for _ in range(ACCEPTS_PER_TURN):
             if self.open >= self.most + self.reserve and not self._give_place(True):

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from uvicorn import Config
 
-from ..address import Listener, ListenError, begin_no_connection, notify, wait_until_ready
+from ..address import ListenError, begin_no_connection, notify, wait_until_ready
 from ..artifact import ManifestError
 from ..errors import DeviceError
 from ..logs import log_access
@@ -80,10 +81,10 @@ class Alone:
         if address := settings.notify_socket:
             notify(address)
 
-    def leave(self, listeners: Sequence[Listener]) -> None:
+    def leave(self, listeners: Sequence[socket.socket]) -> None:
         """Called before the listeners close."""
         for listener in listeners:
-            begin_no_connection(listener.fileno())
+            begin_no_connection(listener)
 
 
 class Server:
@@ -107,7 +108,7 @@ class Server:
         self.acceptor: Acceptor | None = None  # while the port is open
         self.ended = asyncio.Event()  # the port closes
 
-    async def serve(self, sockets: Sequence[Listener]) -> int:
+    async def serve(self, sockets: Sequence[socket.socket]) -> int:
         """Serves on bound sockets, the first of which has the port of the log, and returns the exit code.
 
         Raises ListenError, and what `make` raises.
@@ -259,7 +260,7 @@ def freeze_libraries() -> None:
     gc.freeze()
 
 
-def run(server: Server, sockets: Sequence[Listener]) -> int:
+def run(server: Server, sockets: Sequence[socket.socket]) -> int:
     """Serves on bound sockets until the server ends, and returns the process's exit code. Raises as `Server.serve`.
 
     The first signal begins to end the server, and the second ends the process. The event loop is never closed: that

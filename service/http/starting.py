@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import SHUTTING_DOWN, Unavailable, loading
-from ..model_cache import Cache, Source
+from ..errors import LOADING, SHUTTING_DOWN, Unavailable
+from ..model_cache import Source
 from ..observability.metrics import Metrics
-from ..observability.scrape import register_state, render
+from ..observability.scrape import StateCollector, render
 from ..prepare import prepare_model
 from ..settings import Settings
 from .app import (
@@ -41,7 +41,7 @@ class Starting(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.line = record.getMessage()
 
-    def prepare(self, settings: Settings, source: Source, device: str) -> tuple[Path, Cache]:
+    def prepare(self, settings: Settings, source: Source, device: str) -> Path:
         """Prepares the model as `prepare_model` does, and shows the log of it in the answers meanwhile."""
         self.line = "the model is being prepared"
         log.addHandler(self)
@@ -57,7 +57,7 @@ class Starting(logging.Handler):
             raise Unavailable(SHUTTING_DOWN)
         if line := self.line:
             raise Unavailable(f"the model is not there yet: {line}", code="exporting", retry_after=RETRY_SECONDS)
-        raise loading()
+        raise Unavailable(LOADING, code="loading", retry_after=2)
 
     async def ready(self) -> str:
         if self.draining:
@@ -72,7 +72,7 @@ class Starting(logging.Handler):
         self.admit(0)
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        return render([register_state([], self.metrics.processes, {}), self.metrics.registry()], accept)
+        return render([StateCollector([], self.metrics.processes, {}), self.metrics.collector()], accept)
 
     def make_app(self, keys: ApiKeys) -> ASGIApp:
         app, admin_port = FastAPI(openapi_url=None, redirect_slashes=False), self.settings.admin_port

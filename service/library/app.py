@@ -1,4 +1,4 @@
-"""All routes of the service over an engine that is open, for a server of one's own."""
+"""All routes of the service over an engine that is open, for a server of your own."""
 
 import weakref
 
@@ -20,5 +20,5 @@ def make_app(engine: Engine) -> ASGIApp:
     keys = ApiKeys(engine.models.settings)
     app = create_app(engine.models, keys)
     keys.open()
-    weakref.finalize(app, keys.close)  # an application that is mounted in another one hears of no end
+    weakref.finalize(app, keys.close)  # an application that is mounted in another hears of no end
     return app

@@ -63,7 +63,7 @@ def _answer(asked: argparse.Namespace) -> int:
 
 
 def _check_packages(asked: argparse.Namespace) -> None:
-    """Raises SettingsError where a package is missing that this job needs."""
+    """Raises SettingsError if a package is missing that this job needs."""
     parquet = ".parquet" in (asked.input.suffix.lower(), asked.output.suffix)
     if missing := [name for name in ("tqdm", *(["pyarrow"] if parquet else [])) if find_spec(name) is None]:
         raise SettingsError(f"this needs {', '.join(missing)}: install packbert with the extra service,client")

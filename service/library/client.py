@@ -19,25 +19,17 @@ from numpy.typing import NDArray
 
 from ..errors import Invalid, NotFound, TokenizerFailed
 from .files import Input
-from .job import (
-    TASKS,
-    Answered,
-    Answers,
-    BulkEngine,
-    Call,
-    RequestFailed,
-    Task,
-    as_json,
-    as_texts,
-    in_order,
-)
+from .job import TASKS, Answered, Answers, BulkEngine, Call, RequestFailed, Task, as_json, as_texts, in_order
 
 FIRST_REQUESTS = 2  # at a time, before the server has answered
 FINAL_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # of the URL or a header
 NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
 RETRIED_STATUSES = {429, 502, 503, 504}
-FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0  # where the server names no Retry-After
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0  # if the server names no Retry-After
 MAX_NAMED_SECONDS = 300.0
+TIMEOUT_SECONDS = 120.0
+JSON, NPY = "application/json", "application/x-npy"
+DIGEST, ROWS = "x-model-digest", "x-npy-rows"  # ROWS: the tokens of each text, whose vectors are joined
 log = logging.getLogger("service")
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,7 +82,7 @@ class Sender:
         self, chunks: Iterable[list[Input]], answer: Callable[[list[Input]], Answers]
     ) -> Iterator[Answered]:
         """`answer` of each chunk, on threads; at most twice `max_requests` chunks are taken ahead."""
-        most = 2 * self._max_requests - 1  # and the one that was read
+        most = 2 * self._max_requests - 1  # and the chunk that was read
         with ThreadPoolExecutor(self._max_requests, "packbert-client") as pool:
             yield from in_order(chunks, lambda chunk: pool.submit(answer, chunk), size=lambda _: 1, most=lambda: most)
 
@@ -149,16 +141,11 @@ def read_failure(response: httpx.Response) -> RequestFailed:
     return RequestFailed(str(message), status=response.status_code, code=code, index=index)
 
 
-JSON, NPY = "application/json", "application/x-npy"
-DIGEST, ROWS = "x-model-digest", "x-npy-rows"  # ROWS: the tokens of each text, whose vectors are joined
-TIMEOUT_SECONDS = 120.0
-
-
 class Client(BulkEngine):
     """A client of one server, for use in one thread. Each call sends several requests at a time.
 
-    Raises RequestFailed where the server refuses an input (`index` is its place among the inputs of the call), or where
-    it cannot be reached or is overloaded for `patience_seconds`.
+    Raises RequestFailed if the server refuses an input (`index` is its place among the inputs of the call), cannot be
+    reached, or is overloaded for `patience_seconds`.
     """
 
     def __init__(
@@ -187,7 +174,7 @@ class Client(BulkEngine):
         self._http.close()
 
     def info(self, /, model: str | None = None) -> dict[str, Any]:
-        """The content of /info of the model of this name, or of the default one. Raises RequestFailed."""
+        """The content of /info of the model of this name, or of the default. Raises RequestFailed."""
         response = self._sender.send(f"/models/{quote(str(model))}/info" if model else "/info", None, accept=JSON)
         if isinstance(response, RequestFailed):
             if model and response.status == NotFound.status:

@@ -27,11 +27,18 @@ from .job import TASKS, Answers, BulkEngine, Call, as_json, as_texts, in_order
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
-
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 3600.0  # of a request, which others may keep waiting
 FIRST_PAUSE_SECONDS = 0.5  # after a refusal that names no time
-T = TypeVar("T")
+TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
+ROUTES = {
+    **native.ROUTES,
+    **native.TEI_ROUTES,
+    **native.TOKEN_ROUTES,
+    **rerank.ROUTES,
+    "/score": scores.SCORE,
+}
 NOT_OPEN = "the engine is not open: use it in `with Engine.from_model(...) as engine`, or `async with`"
 
 
@@ -44,7 +51,7 @@ class LoopThread:
         self._thread.start()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Raises what the coroutine raises. Where the wait itself is interrupted, the coroutine is cancelled."""
+        """Raises what the coroutine raises. If the wait itself is interrupted, the coroutine is cancelled."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
@@ -57,16 +64,6 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
-
-
-TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
-ROUTES = {
-    **native.ROUTES,
-    **native.TEI_ROUTES,
-    **native.TOKEN_ROUTES,
-    **rerank.ROUTES,
-    "/score": scores.SCORE,
-}
 
 
 class Candidate(TypedDict):
@@ -102,7 +99,7 @@ class LoadReport(NamedTuple):
 
     @property
     def waiting_seconds(self) -> float:
-        """Of computing what is in the queue."""
+        """The time that it takes to compute what is in the queue."""
         return self.waiting_tokens / self.tokens_per_second if self.waiting_tokens else 0.0
 
 
@@ -117,7 +114,7 @@ class Engine(BulkEngine):
     def __init__(self, settings: Settings) -> None:
         """`from_model` makes the settings; those of the service are `Settings.from_environment()`."""
         self.settings = settings
-        self._sources: dict[str, str] = {}  # by name, where there are several
+        self._sources: dict[str, str] = {}  # by name, if there are several
         self._models: Models | None = None  # None until it is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
@@ -128,8 +125,8 @@ class Engine(BulkEngine):
         """An engine, not open yet, of what `packbert serve` takes: a hub id, a checkpoint's folder or an artifact.
 
         Opening it downloads and exports a model that is not in the cache. `options` are settings by their names in
-        lower case, such as `threads=4`; None is the default. Raises SettingsError for one that is unknown or cannot
-        work.
+        lower case, such as `threads=4`; None is the default. Raises SettingsError for an option that is unknown or
+        cannot work.
         """
         given = {"model": model, **options}
         variables = {PREFIX + name.upper(): str(one) for name, one in given.items() if one is not None}
@@ -141,7 +138,7 @@ class Engine(BulkEngine):
 
     @classmethod
     def from_models(cls, models: Mapping[str, Path | str], **options: object) -> Self:
-        """An engine of several models by name, as `from_model`. Each call may name one, as in
+        """An engine of several models by name, as `from_model`. Each call may name a model, as in
         `engine.embed(texts, model="zh")`; without a name it is for the first."""
         if fault := fault_of_names([*models]) if models else "name one model or more":
             raise SettingsError(fault)
@@ -265,7 +262,7 @@ class Engine(BulkEngine):
         return as_lists((await spec.answer(served, request)).value)
 
     async def run_task(self, task: str, inputs: Sequence[Input], **fields: Any) -> Sequence[Any]:
-        """The answer to each input of one request of `task`, one of those that `packbert bulk` has."""
+        """The answer to each input of one request of `task`, which `packbert bulk` has too."""
         spec = TASKS[task]
         found = await self.run(spec.path, inputs=[as_json(one, spec) for one in inputs], **fields)
         return [found] if spec.unwraps and len(inputs) == 1 else list(found)

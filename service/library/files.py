@@ -14,12 +14,21 @@ Input = str | tuple[str, str]  # a text, or a pair of texts
 SPECIAL_TOKENS = 2
 CHARACTERS_PER_TOKEN = 4  # of text in an alphabet; a character above U+2E7F (Chinese, Japanese, Korean) is a token
 FIRST_IDEOGRAPH = "\u2e80"
-MAX_BYTES_PER_CHARACTER = 6  # in JSON: an escaped control character; most take one to three
+MAX_BYTES_PER_CHARACTER = 6  # in JSON: an escaped control character; most take 1 to 3
+ROWS = (".parquet", ".csv")  # files whose rows are no lines; the first row of a CSV file comes after its header
+JSON_LINES = (".jsonl", ".ndjson")
+NOT_READ = (".tsv", ".json")
+COLUMN = "text"  # if none is named
+MAX_CSV_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
+PARQUET_ROWS = 4096  # read at a time
+OUTPUT = "output"  # the column of the answers
+WritePart = Callable[[Path, Sequence[Any]], None]
+JoinParts = Callable[[Sequence[Path], Path], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLimits:
-    """Of one request."""
+    """The limits of one request."""
 
     tokens: int = 8192  # estimated; a few batches of the model
     inputs: int = 256
@@ -58,25 +67,12 @@ def read_limits(info: dict[str, Any]) -> ChunkLimits:
     )
 
 
-WritePart = Callable[[Path, Sequence[Any]], None]
-JoinParts = Callable[[Sequence[Path], Path], None]
-PARQUET_ROWS = 4096  # read at a time
-OUTPUT = "output"  # the column of the answers
-
-
 class FileError(Exception):
     """A file cannot be read, or a row of it is no input."""
 
 
-ROWS = (".parquet", ".csv")  # files whose rows are no lines; the first row of a CSV file is the one after its header
-JSON_LINES = (".jsonl", ".ndjson")
-NOT_READ = (".tsv", ".json")
-COLUMN = "text"  # where none is named
-MAX_CSV_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
-
-
 def row_name(path: Path, index: int) -> str:
-    """The row with this index as a person counts, from 1: "line 3", or "row 3" where rows are no lines."""
+    """The row with this index as a person counts, from 1: "line 3", or "row 3" if rows are no lines."""
     return f"{'row' if path.suffix.lower() in ROWS else 'line'} {index + 1}"
 
 
@@ -129,7 +125,7 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def _read_csv(path: Path) -> Iterator[Any]:
-    """A dictionary for each row, by the names in the first one."""
+    """A dictionary for each row, by the names in the first row."""
     csv.field_size_limit(MAX_CSV_FIELD)
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
@@ -167,7 +163,7 @@ def _read_parquet(path: Path, columns: list[str]) -> Iterator[Any]:
 
 
 def check_vectors(answers: Sequence[Any]) -> None:
-    """Raises FileError where an answer is an array of another form, such as the vectors of a text's tokens."""
+    """Raises FileError if an answer is an array of another form, such as the vectors of a text's tokens."""
     if any(np.ndim(one) != 1 for one in answers if one is not None):
         raise FileError("an answer has several vectors, which only .jsonl holds: name such an output")
 

@@ -29,6 +29,24 @@ from .files import (
     split_into_chunks,
 )
 
+Answers = Sequence[Any] | ServiceError  # to the inputs of one request, or why there are none
+Answered = tuple[Answers, list[Input]]  # with the inputs themselves
+Call = Callable[[Iterable[list[Input]]], Iterator[Answered]]  # answers chunks, in their order
+Content = TypeVar("Content")
+
+INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs
+PASSING_ERRORS = {0, 429, 500, 502, 503, 504}  # statuses that the same request may not get another time
+PART_ROWS = 4096
+SKIP = "; --skip-errors leaves refused rows without an answer"
+DECIDING = {  # what decides an answer to a request, of /info: the model, its defaults, and what is refused
+    *("digest", "device", "precision", "execution_provider", "cuda_attention", "versions"),
+    *("pooling", "normalize", "embedding", "default_prompt_name", "prompts", "truncate", "special_tokens"),
+    *("labels", "label_scores", "pair_labels"),
+    *("limits.characters", "limits.tokens", "limits.top_k"),
+}
+LOCK, NOTE, WRITING = "lock", "job.json", "writing"  # files in the folder of the parts
+SHOWN_CHARACTERS = 80  # of a value, in an error
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -54,12 +72,7 @@ class RequestFailed(ServiceError):
 
     def __init__(self, message: str, *, status: int = 0, code: str | None = None, index: int | None = None) -> None:
         super().__init__(message, code=code, index=index)
-        self.status = status  # of HTTP; 0 where there was no response
-
-
-Answers = Sequence[Any] | ServiceError  # to the inputs of one request, or why there are none
-Answered = tuple[Answers, list[Input]]  # with the inputs themselves
-Call = Callable[[Iterable[list[Input]]], Iterator[Answered]]  # answers chunks, in their order
+        self.status = status  # of HTTP; 0 if there was no response
 
 
 class BulkEngine(ABC):
@@ -67,7 +80,7 @@ class BulkEngine(ABC):
 
     @abstractmethod
     def info(self, model: str | None = None) -> dict[str, Any]:
-        """The content of /info of the model of this name, or of the default one."""
+        """The content of /info of the model of this name, or of the default."""
 
     @abstractmethod
     def one_call(self, task: str, **fields: Any) -> Call:
@@ -101,9 +114,9 @@ class BulkEngine(ABC):
 
 
 def in_halves(call: Call, chunks: Iterable[list[Input]], *, skip_errors: bool = False) -> Iterator[Answered]:
-    """The answers to each chunk; for one that was refused without saying for which input, those to its halves.
+    """The answers to each chunk; to the halves of a chunk that was refused without saying for which input.
 
-    With `skip_errors` the halves of each chunk with a refused input, until that is alone.
+    With `skip_errors` to the halves of each chunk with a refused input, until that is alone.
     """
     for answers, chunk in call(chunks):
         refused = isinstance(answers, ServiceError) and concerns_input(answers)
@@ -114,10 +127,6 @@ def in_halves(call: Call, chunks: Iterable[list[Input]], *, skip_errors: bool = 
         if refused and answers.index is None:
             answers.index = 0  # it is alone
         yield answers, chunk
-
-
-INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs
-PASSING_ERRORS = {0, 429, 500, 502, 503, 504}  # statuses that the same request may not get another time
 
 
 def concerns_input(error: ServiceError) -> bool:
@@ -149,7 +158,7 @@ def in_order(
 ) -> Iterator[Answered]:
     """Submits chunks of at most the size `most()` together, one at least; their results in order, each with its chunk.
 
-    Those that are left when the iteration ends early are cancelled.
+    Chunks that are left when the iteration ends early are cancelled.
     """
     pending: deque[tuple[Future[Answers], list[Input], int]] = deque()
     ahead = 0
@@ -172,12 +181,12 @@ def in_order(
 
 
 def as_texts(texts: str | Sequence[str]) -> list[str]:
-    """One text is a list of one: a string is a sequence of strings too."""
+    """A list of texts, also of a single text: a string is a sequence of strings too."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 
 def as_json(item: Input, spec: Task) -> str | list[str]:
-    """An input as the route takes it. Raises ValueError for a pair where the task takes texts."""
+    """An input as the route takes it. Raises ValueError for a pair if the task takes texts."""
     if isinstance(item, str):
         return [item] if spec.pairs else item
     if not spec.pairs:
@@ -185,14 +194,9 @@ def as_json(item: Input, spec: Task) -> str | list[str]:
     return list(item)
 
 
-Content = TypeVar("Content")
-LOCK, NOTE, WRITING = "lock", "job.json", "writing"
-SHOWN_CHARACTERS = 80  # of a value, in an error
-
-
 @contextmanager
 def lock_parts(folder: Path) -> Iterator[None]:
-    """Creates the folder and keeps other runs out of it. Raises FileError where another run has it."""
+    """Creates the folder and keeps other runs out of it. Raises FileError if another run has it."""
     folder.mkdir(exist_ok=True)
     with (folder / LOCK).open("w") as file:
         try:
@@ -203,10 +207,6 @@ def lock_parts(folder: Path) -> Iterator[None]:
         if not locked:
             raise FileError(f"another run has {folder}: wait until it ends, or take another output")
         yield
-
-
-def write_note(folder: Path, fingerprint: dict[str, Any]) -> None:
-    write_whole(folder / NOTE, Path.write_text, json.dumps(fingerprint))
 
 
 def check_note(folder: Path, fingerprint: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def write_whole(path: Path, write: Callable[[Path, Content], object], content: C
 
 
 def finished_parts(folder: Path) -> dict[int, int]:
-    """By the first row of each part: its rows without an answer."""
+    """The number of rows without an answer in each part, by its first row."""
     return {int(path.stem): int(path.suffix[1:]) for path in folder.glob("[0-9]*.[0-9]*")}
 
 
@@ -252,16 +252,6 @@ def remove_parts(folder: Path) -> None:
         folder.rmdir()
 
 
-PART_ROWS = 4096
-SKIP = "; --skip-errors leaves refused rows without an answer"
-DECIDING = {  # what decides an answer to a request, of /info: the model, its defaults, and what is refused
-    *("digest", "device", "precision", "execution_provider", "cuda_attention", "versions"),
-    *("pooling", "normalize", "embedding", "default_prompt_name", "prompts", "truncate", "special_tokens"),
-    *("labels", "label_scores", "pair_labels"),
-    *("limits.characters", "limits.tokens", "limits.top_k"),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What decides the content of the output."""
@@ -269,13 +259,13 @@ class Job:
     task: str
     source: Path
     output: Path  # its suffix is the format
-    column: str = ""  # of the texts; COLUMN where it is empty
+    column: str = ""  # of the texts; COLUMN if it is empty
     pair_column: str = ""
     fields: dict[str, Any] = field(default_factory=dict)  # of every request
     skip_errors: bool = False  # a refused input has no answer; otherwise it ends the job
 
     def __post_init__(self) -> None:
-        """Raises FileError where the formats do not fit the task, OSError where there is no input."""
+        """Raises FileError if the formats do not fit the task, OSError if there is no input."""
         if self.output.suffix not in FORMATS:
             raise FileError(f"{self.output}: the suffix is the format: {', '.join(FORMATS)}")
         if self.output.suffix == ".npy" and not TASKS[self.task].arrays:
@@ -303,7 +293,7 @@ class Job:
 
 
 def deciding(info: dict[str, Any]) -> dict[str, Any]:
-    """Those of /info that decide an answer; the entries of a dictionary one by one, as "limits.characters"."""
+    """The fields of /info that decide an answer; the entries of a dictionary one by one, as "limits.characters"."""
     flat: dict[str, Any] = {}
     for name, value in info.items():
         flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
@@ -320,9 +310,13 @@ def run_job(job: Job, engine: BulkEngine, *, on_rows: Callable[[int], object] = 
     with lock_parts(folder):
         missing = finished_parts(folder)
         model = job.fields.get("model")
-        (check_note if missing else write_note)(folder, job.fingerprint(engine.info(model)))
+        fingerprint = job.fingerprint(engine.info(model))
+        if missing:
+            check_note(folder, fingerprint)
+        else:
+            write_whole(folder / NOTE, Path.write_text, json.dumps(fingerprint))
         for start, answers in _answer_parts(job, engine, set(missing), on_rows):
-            check_note(folder, job.fingerprint(engine.info(model)))  # the server may be another one by now, or the file
+            check_note(folder, job.fingerprint(engine.info(model)))  # the server or the file may be another by now
             missing[start] = sum(one is None for one in answers)
             write_whole(part_path(folder, start, missing[start]), write, answers)
         joined = job.output.with_name(job.output.name + ".joining")
@@ -367,7 +361,7 @@ def _answer_parts(
 
 
 def _resolve(job: Job, found: Answers, sent: list[Input], rows: Sequence[int]) -> Sequence[Any]:
-    """The answers to the inputs on these rows; None for a refused one, which is alone, with --skip-errors."""
+    """The answers to the inputs on these rows; None for a refused input, which is alone, with --skip-errors."""
     if not isinstance(found, ServiceError):
         return found
     if concerns_input(found):

@@ -32,10 +32,10 @@ def observe(cells: Values, histograms: Sequence[Histogram], values: Sequence[flo
 
 
 class Cells:
-    """A number for each series of TABLE, a histogram's in several. Not thread-safe: the event loop changes them.
+    """A number for each series of TABLE, a histogram has several. Not thread-safe: the event loop changes them.
 
-    With `files`, descriptors of one for the numbers and one for the labels' values that were not known from the start,
-    they outlive the process: a later process with these files continues them.
+    With `files`, for the numbers and for the labels' values that were not known from the start, they outlive the
+    process: a later process with these files continues them.
     """
 
     def __init__(self, files: Files | None = None) -> None:

@@ -3,9 +3,9 @@
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Exemplar
 
 from ..scheduling.batcher import Batcher
@@ -13,17 +13,8 @@ from ..scheduling.watchdog import BatchReport
 from ..turns import current_exemplar
 from . import series
 from .cells import CellCollector, Cells, Files, Histogram, observe, sum_cells
-from .queue_series import DeviceMemory, QueueReader
-from .series import (
-    GAUGE,
-    OUTCOMES,
-    QUEUE_COUNTERS,
-    REASONS,
-    STAGES,
-    TABLE,
-    UNKNOWN,
-    Labels,
-)
+from .scrape import DeviceMemory, Reading, read_queue
+from .series import GAUGE, OUTCOMES, QUEUE_COUNTERS, REASONS, STAGES, TABLE, UNKNOWN, Labels
 
 
 async def _at_once() -> None:
@@ -37,7 +28,7 @@ class Metrics:
     """
 
     update_workers: Callable[[], Awaitable[None]] = staticmethod(_at_once)  # lets the other workers write theirs down
-    exemplars = False  # the latencies name traces; not where several processes count
+    exemplars = False  # the latencies name traces; not if several processes count
 
     def __init__(self, name: str = "", files: Mapping[str, Files] | None = None) -> None:
         self._files = files or {}
@@ -46,7 +37,7 @@ class Metrics:
         self.cells = self._cells.values
         self._exemplars: dict[int, Exemplar] = {}  # by cell
         self._count_lost()
-        self._queue: QueueReader | None = None
+        self._read_queue: Callable[[], Iterable[Reading]] = tuple  # nothing, until there is a queue
         at, histogram = self._cells.at, self._cells.histogram
         sizes = (series.TEXTS, series.TOKENS, series.BODY_BYTES, series.RESPONSE_BYTES)
         self._of_all = [*(histogram(series.STAGE, stage) for stage in STAGES), *map(histogram, sizes)]
@@ -60,7 +51,7 @@ class Metrics:
         self, models: Mapping[str, Batcher], provider: str, *, degraded: bool, device_memory: DeviceMemory | None = None
     ) -> None:
         """`models` are the batchers that share the queue, by the names of their models."""
-        self._queue = QueueReader(models, device_memory, len(self._files) or 1)
+        self._read_queue = partial(read_queue, models, device_memory, len(self._files) or 1)
         self.cells[self._cells.at(series.PROVIDER, provider)] = 1.0
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 
@@ -107,7 +98,7 @@ class Metrics:
         self.cells[of_requests], self.cells[of_characters] = requests, characters
 
     def refused(self, task: str, status: int, reason: str, seconds: float | None = None) -> None:
-        """A response without 200; `seconds`: None where it has no latency, because no task received the request."""
+        """A response without 200; `seconds`: None if it has no latency, because no task received the request."""
         reason = reason if reason in REASONS else "invalid"
         self.cells[self._cells.at(series.REQUESTS, task, str(status))] += 1.0
         self.cells[self._cells.at(series.ERRORS, reason)] += 1.0
@@ -138,16 +129,14 @@ class Metrics:
 
     def update_queue(self) -> None:
         """Takes the numbers of the queue as they are now."""
-        for one, labels, value in self._queue.read() if self._queue else ():
+        for one, labels, value in self._read_queue():
             at = self._cells.at(one, *labels)
             self.cells[at] = value + self._before.get((one.name, labels), 0.0)
 
-    def registry(self) -> CollectorRegistry:
-        """All series at this moment: of all workers where there are several."""
+    def collector(self) -> CellCollector:
+        """All series at this moment: of all workers if there are several."""
         self.update_queue()
-        registry, cells = CollectorRegistry(), sum_cells(self._files.values()) if self._files else self._cells
-        registry.register(CellCollector(cells, self._exemplars))
-        return registry
+        return CellCollector(sum_cells(self._files.values()) if self._files else self._cells, self._exemplars)
 
     def _count_lost(self) -> None:
         """Counts what an earlier process with this file had not answered when it ended, and drops its gauges."""

@@ -1,27 +1,35 @@
-"""What is read at a scrape, and its text formats."""
+"""What is read at a scrape, the queue and the state, and its text formats."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from ..artifact import Artifact
+from ..scheduling.batcher import Batcher
+from ..scheduling.watchdog import RequestCounts
+from . import series
+from .series import Labels, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
 END = b"# EOF\n"
+# bytes that are used, by any process, and bytes in all; None if they cannot be read
+DeviceMemory = Callable[[], tuple[int, int] | None]
+Reading = tuple[Series, Labels, float]
 
 
-def render(registries: Sequence[CollectorRegistry], accept: str = "") -> tuple[bytes, str]:
-    """The text and its media type: OpenMetrics where the scraper's Accept header names it."""
+def render(collectors: Sequence[Collector], accept: str = "") -> tuple[bytes, str]:
+    """The text and its media type: OpenMetrics if the scraper's Accept header names it."""
     if OPENMETRICS not in accept:
-        return b"".join(map(generate_latest, registries)), CONTENT_TYPE
-    parts = [openmetrics.generate_latest(one).removesuffix(END) for one in registries]  # type: ignore[no-untyped-call]
+        return b"".join(map(generate_latest, collectors)), CONTENT_TYPE
+    parts = [openmetrics.generate_latest(one).removesuffix(END) for one in collectors]  # type: ignore[no-untyped-call]
     return b"".join([*parts, END]), openmetrics.CONTENT_TYPE_LATEST
 
 
@@ -29,9 +37,9 @@ def render(registries: Sequence[CollectorRegistry], accept: str = "") -> tuple[b
 class StateCollector(Collector):
     """The artifact, readiness, and prometheus_client's own figures of each process."""
 
-    artifacts: Sequence[Artifact]  # one for each model, the default first
+    artifacts: Sequence[Artifact]  # of each model, the default first
     processes: Mapping[str, int]  # process id by name; no label for the name ""
-    readiness: Mapping[str, str]  # of each model, as Backend.readiness
+    readiness: Mapping[str, str]  # of each model by name: why it would not answer now, empty if it would
 
     def collect(self) -> Iterable[Metric]:
         names = ["model", "license", "language", "digest", "precision", "device", "version"]
@@ -57,9 +65,38 @@ class StateCollector(Collector):
         yield from families.values()
 
 
-def register_state(
-    artifacts: Sequence[Artifact], processes: Mapping[str, int], readiness: Mapping[str, str]
-) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(StateCollector(artifacts, processes, readiness))
-    return registry
+def read_queue(models: Mapping[str, Batcher], device_memory: DeviceMemory | None, processes: int) -> Iterator[Reading]:
+    """The numbers of the queue that `models` (by name) share; each of the `processes` of this machine has its queue."""
+    batchers = models.values()
+    yield from _by_outcome(series.QUEUE_REQUESTS, (), [one.counts for one in batchers])
+    yield from _by_outcome(series.CANARY_REQUESTS, (), [one.canaries for one in batchers])
+    if len(batchers) > 1:
+        for name, one in models.items():
+            yield from _by_outcome(series.MODEL_REQUESTS, (name,), [one.counts])
+    batcher = next(iter(batchers))  # queue, clock and watchdog are those of all
+    queue, now = batcher.queue, batcher.clock()
+    in_flight, waiting = sum(one.counts.in_flight for one in batchers), queue.waiting_requests
+    numbers: dict[Series, float] = {
+        series.FAILED_RUNS: sum(one.failures.failed_runs for one in batchers),
+        series.OUT_OF_MEMORY_RUNS: sum(one.failures.out_of_memory for one in batchers),
+        series.INFLIGHT: in_flight,
+        series.WAITING: waiting,
+        series.RUNNING: in_flight - waiting,
+        series.WAITING_TOKENS: queue.expected,
+        series.OLDEST_WAIT: now - queue.oldest if queue.oldest is not None else 0.0,
+        series.WAIT_ESTIMATED: queue.drain_seconds,
+        series.TOKEN_BUDGET: queue.token_budget,
+        series.BUSY: batcher.watchdog.busy.at(now) / processes,
+        series.RATE: queue.tokens_per_second,
+    }
+    if device_memory is not None:
+        used, total = device_memory() or (math.nan, math.nan)
+        numbers |= {series.DEVICE_MEMORY_USED: used, series.DEVICE_MEMORY: total}
+    for each, value in numbers.items():
+        yield each, (), value
+
+
+def _by_outcome(name: Series, labels: Labels, counts: Sequence[RequestCounts]) -> Iterator[Reading]:
+    """The sums of the counts."""
+    for outcome in RequestCounts.__slots__:
+        yield name, (*labels, outcome), sum(getattr(one, outcome) for one in counts)

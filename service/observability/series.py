@@ -1,6 +1,6 @@
 """The table of all series that requests and runs change: names, labels, buckets and descriptions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -53,14 +53,8 @@ class Series(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Numbers for each of its labels' values: a histogram has one for each bucket, one above them, and the sum."""
+        """Numbers for each of its labels' values: a histogram has its buckets, what is above, and the sum."""
         return len(self.bounds) + 2 if self.bounds else 1
-
-
-def _histogram(bounds: Sequence[float], name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Series:
-    if not label:
-        return Series(HISTOGRAM, name, text, bounds=bounds)
-    return Series(HISTOGRAM, name, text, (label,), [(value,) for value in values], bounds)
 
 
 IN_FLIGHT = Series(
@@ -72,19 +66,19 @@ IN_FLIGHT = Series(
 )
 RECEIVE, PROCESS = 0, 1  # the cells of IN_FLIGHT, which are the first
 about = "Requests with 200: from the last byte of the body received to the response"
-SECONDS = _histogram(REQUEST_SECONDS, "bert_request_seconds", about, "task")
+SECONDS = Series(HISTOGRAM, "bert_request_seconds", about, ("task",), (), REQUEST_SECONDS)
 about = (
     "Task requests without 200, by how they ended: from the last byte of the body, or from the head where the body was "
     "not read, to the response"
 )
-ENDS = dict.fromkeys(("refused", *OUTCOMES.values()))
-ERROR_SECONDS = _histogram(REQUEST_SECONDS, "bert_error_seconds", about, "outcome", ENDS)
+ends = [(outcome,) for outcome in dict.fromkeys(("refused", *OUTCOMES.values()))]
+ERROR_SECONDS = Series(HISTOGRAM, "bert_error_seconds", about, ("outcome",), ends, REQUEST_SECONDS)
 about = "Requests with 200, by stage: tokenizing, waiting in the queue, runs of the model, formatting the response"
-STAGE = _histogram(STAGE_SECONDS, "bert_stage_seconds", about, "stage", STAGES)
-TOKENS = _histogram(REQUEST_TOKENS, "bert_request_tokens", "Tokens in a request with 200")
-TEXTS = _histogram(REQUEST_TEXTS, "bert_request_texts", "Texts, pairs, windows or passes in a 200")
-BODY_BYTES = _histogram(REQUEST_BYTES, "bert_request_bytes", "Decoded body of a request with 200")
-RESPONSE_BYTES = _histogram(REQUEST_BYTES, "bert_response_bytes", "Body of a response with 200")
+STAGE = Series(HISTOGRAM, "bert_stage_seconds", about, ("stage",), [(stage,) for stage in STAGES], STAGE_SECONDS)
+TOKENS = Series(HISTOGRAM, "bert_request_tokens", "Tokens in a request with 200", bounds=REQUEST_TOKENS)
+TEXTS = Series(HISTOGRAM, "bert_request_texts", "Texts, pairs, windows or passes in a 200", bounds=REQUEST_TEXTS)
+BODY_BYTES = Series(HISTOGRAM, "bert_request_bytes", "Decoded body of a request with 200", bounds=REQUEST_BYTES)
+RESPONSE_BYTES = Series(HISTOGRAM, "bert_response_bytes", "Body of a response with 200", bounds=REQUEST_BYTES)
 
 about = "Responses to requests of tasks, and 404 and 405; 499: the client left first"
 REQUESTS = Series(
@@ -97,34 +91,27 @@ ERRORS = Series(COUNTER, "bert_errors", about, ("reason",), [(reason,) for reaso
 TRUNCATED = Series(COUNTER, "bert_truncated_inputs", "Inputs that were truncated")
 RUN_TOKENS = Series(COUNTER, "bert_tokens", "Tokens that the model computed; none of them is padding")
 SLOTS = Series(COUNTER, "bert_attention_slots", "Slots of attention rows; bert_tokens_total / this is the fill")
-BATCH_TOKENS = _histogram(BATCH_SIZES, "bert_batch_tokens", "Tokens in a batch")
-BATCH_SEQUENCES = _histogram(BATCH_SIZES, "bert_batch_sequences", "Sequences in a batch")
-FORWARD = _histogram(RUN_SECONDS, "bert_forward_seconds", "Duration of one run of the model")
-WAIT = _histogram(RUN_SECONDS, "bert_queue_seconds", "Longest wait of a request in a batch")
-CANARY = _histogram(RUN_SECONDS, "bert_canary_seconds", "Duration of a self-check's run")
+BATCH_TOKENS = Series(HISTOGRAM, "bert_batch_tokens", "Tokens in a batch", bounds=BATCH_SIZES)
+BATCH_SEQUENCES = Series(HISTOGRAM, "bert_batch_sequences", "Sequences in a batch", bounds=BATCH_SIZES)
+FORWARD = Series(HISTOGRAM, "bert_forward_seconds", "Duration of one run of the model", bounds=RUN_SECONDS)
+WAIT = Series(HISTOGRAM, "bert_queue_seconds", "Longest wait of a request in a batch", bounds=RUN_SECONDS)
+CANARY = Series(HISTOGRAM, "bert_canary_seconds", "Duration of a self-check's run", bounds=RUN_SECONDS)
 about = "Shares of another model's requests: answered or left by `model`; repeated: compared, dropped, failed"
 SHARED = Series(COUNTER, "bert_shared_requests", about, ("model", "outcome"), ())
 about = "Cosine of each vector of a compared request to that of the answer; below 0 counts as 0"
-COSINE = _histogram(COSINES, "bert_shadow_cosine", about, "model")
+COSINE = Series(HISTOGRAM, "bert_shadow_cosine", about, ("model",), (), COSINES)
 about = "First candidates and labels of compared requests; true: as in the answer"
 FIRST = Series(COUNTER, "bert_shadow_first_candidates", about, ("model", "agrees"), ())
 about = "Tokenizing, queue and runs of compared requests, by the model that answered and by its shadow"
 SHADOW_SECONDS = Series(HISTOGRAM, "bert_shadow_seconds", about, ("model", "by"), (), REQUEST_SECONDS)
-PROVIDER = Series(
-    GAUGE, "bert_execution_provider", "1 for the execution provider in use", ("provider",), (), largest=True
-)
+about = "1 for the execution provider in use"
+PROVIDER = Series(GAUGE, "bert_execution_provider", about, ("provider",), (), largest=True)
 about = "1 where the CPU is used although there is an artifact for CUDA"
 DEGRADED = Series(GAUGE, "bert_degraded", about, largest=True)
-IN_MEMORY = Series(
-    GAUGE,
-    "bert_model_in_memory",
-    "1 while the model is in memory, 0 after it was put out",
-    ("model",),
-    (),
-    largest=True,
-)
+about = "1 while the model is in memory, 0 after it was put out"
+IN_MEMORY = Series(GAUGE, "bert_model_in_memory", about, ("model",), (), largest=True)
 about = "Loading a model: at the start with its self-test and measurements, later when it was put out of memory"
-LOAD = _histogram(RUN_SECONDS, "bert_load_seconds", about, "model")
+LOAD = Series(HISTOGRAM, "bert_load_seconds", about, ("model",), (), RUN_SECONDS)
 about = "Swaps of a model by how they ended: swapped, unchanged, refused"
 SWAPS = Series(COUNTER, "bert_swaps", about, ("model", "outcome"), ())
 TOKENIZING_REQUESTS = Series(GAUGE, "bert_tokenizing_requests", "Requests that are tokenized or wait for it")
@@ -160,16 +147,5 @@ about = "Memory of the GPU that is in use, by any process"
 DEVICE_MEMORY_USED = Series(GAUGE, "bert_device_memory_used_bytes", about, known=(), largest=True)
 DEVICE_MEMORY = Series(GAUGE, "bert_device_memory_bytes", "Memory of the GPU", known=(), largest=True)
 
-TABLE = {  # by name, in the order of a scrape
-    series.name: series
-    for series in (
-        *(IN_FLIGHT, SECONDS, ERROR_SECONDS, STAGE, TOKENS, TEXTS, BODY_BYTES, RESPONSE_BYTES),
-        *(REQUESTS, OPERATIONAL, ERRORS, TRUNCATED, RUN_TOKENS, SLOTS),
-        *(BATCH_TOKENS, BATCH_SEQUENCES, FORWARD, WAIT, CANARY),
-        *(SHARED, COSINE, FIRST, SHADOW_SECONDS),
-        *(PROVIDER, DEGRADED, IN_MEMORY, LOAD, SWAPS, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
-        *QUEUE_COUNTERS,
-        *(INFLIGHT, WAITING, RUNNING, WAITING_TOKENS, OLDEST_WAIT, WAIT_ESTIMATED, TOKEN_BUDGET, BUSY, RATE),
-        *(DEVICE_MEMORY_USED, DEVICE_MEMORY),
-    )
-}
+# by name, in the order of a scrape
+TABLE = {series.name: series for series in tuple(globals().values()) if isinstance(series, Series)}

@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ..turns import TRACEPARENT
 
 NAME = "packbert"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
-FLUSH_SECONDS = 3.0  # for the last spans, when the process ends, even where the collector does not answer
+FLUSH_SECONDS = 3.0  # for the last spans, when the process ends, even if the collector does not answer
 SAMPLED_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
 READ_HEADERS = (b"traceparent", b"tracestate", b"user-agent")
 MAX_AGENT = 256  # characters of the user agent that a span has
@@ -48,7 +48,7 @@ class Tracing:
 
     @contextmanager
     def trace_request(self, scope: Mapping[str, Any]) -> Iterator[None]:
-        """The span of a request of ASGI, below that of the client's `traceparent`; an invalid one counts as none."""
+        """The span of a request of ASGI, below that of the client's `traceparent`; an invalid header counts as none."""
         path, headers = scope["path"], scope["headers"]
         read = {name.decode(): value.decode("latin-1") for name, value in headers if name in READ_HEADERS}
         attributes = {"http.request.method": "POST", "http.route": path, "url.path": path, "url.scheme": "http"}

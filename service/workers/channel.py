@@ -3,8 +3,10 @@
 A worker says every BEAT_SECONDS how many connections it has. Either side ends the worker when the other has ended.
 """
 
+import asyncio
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,49 +24,68 @@ class WorkerSpec:
     channel: int  # file descriptor of the socket for the lines
     connections: int  # file descriptor of the socket that the accepted connections come from
     counts: dict[str, tuple[int, int]]  # file descriptors of the numbers and labels that each worker counts
-    models: SwappedModels = field(default_factory=dict)
-    threads: int  # of one run, where BERT_THREADS does not say it
+    models: SwappedModels
     cores: list[int]  # that the worker runs on; empty: on any
 
 
-def encode(**message: Any) -> bytes:
-    return json.dumps(message).encode() + b"\n"
-
-
 @dataclass(slots=True, eq=False)
-class HandedConnections:
-    """A worker's listening socket: accepts what the supervisor has accepted, and has handed to this worker."""
+class Channel:
+    """One side of the lines: what it tells the other side, and the answers that it waits for."""
 
-    handed: socket.socket
-    address: tuple[str, int]
+    send: Callable[[bytes], object] | None = None  # None while there is no other side
+    _awaited: dict[str, asyncio.Future[Any]] = field(default_factory=dict)  # answers by their kinds
 
-    def fileno(self) -> int:
-        return self.handed.fileno()
+    def tell(self, **message: Any) -> None:
+        if self.send is not None:
+            self.send(json.dumps(message).encode() + b"\n")
+
+    async def ask(self, kind: str, **message: Any) -> Any:
+        """The answer of this kind, which several may wait for; None if the other side ends before it."""
+        if kind not in self._awaited:
+            self._awaited[kind] = asyncio.get_running_loop().create_future()
+            self.tell(**message)
+        return await asyncio.shield(self._awaited[kind])
+
+    def take_answer(self, kind: str, value: Any) -> bool:
+        """Whether the message is an answer that `ask` waits for."""
+        if kind not in self._awaited:
+            return False
+        self._awaited.pop(kind).set_result(value)
+        return True
+
+    def end(self) -> None:
+        """The other side has ended."""
+        self.send = None
+        for answer in self._awaited.values():
+            answer.set_result(None)
+        self._awaited.clear()
+
+
+class HandedConnections(socket.socket):
+    """A worker's listening socket: accepts the connections that the supervisor has handed to this worker."""
+
+    def __init__(self, descriptor: int, address: tuple[str, int]) -> None:
+        super().__init__(fileno=descriptor)
+        self._address = address
 
     def getsockname(self) -> tuple[str, int]:
-        return self.address
+        return self._address
 
-    def listen(self, _: int) -> None:
+    def listen(self, _: int = 0, /) -> None:
         """The supervisor listens."""
 
-    def setblocking(self, flag: bool) -> None:
-        self.handed.setblocking(flag)
-
     def accept(self) -> tuple[socket.socket, None]:
-        """Raises BlockingIOError where no connection waits, and OSError where no descriptor is free."""
-        return take_connection(self.handed), None
-
-    def close(self) -> None:
-        self.handed.close()
+        """Raises what `take_connection` raises."""
+        return take_connection(self), None
 
 
 def hand_connection(connection: socket.socket, to: socket.socket) -> None:
-    """Raises BlockingIOError where the worker has not taken the earlier ones."""
+    """Raises OSError if the worker has not taken the earlier connections."""
     socket.send_fds(to, [b"c"], [connection.fileno()])
 
 
 def take_connection(handed: socket.socket) -> socket.socket:
-    """Raises BlockingIOError where no connection waits, and OSError where no descriptor is free."""
+    """Raises BlockingIOError if no connection waits, and OSError if no descriptor is free."""
     _, descriptors, _, _ = socket.recv_fds(handed, 1, 1)
     if not descriptors:
         raise OSError("the connection could not be taken over")

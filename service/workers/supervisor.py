@@ -9,24 +9,16 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from ..address import BACKLOG, begin_no_connection, notify
 from ..engine.cpu import available_cores
-from ..settings import Settings
-from .channel import (
-    BEAT_SECONDS,
-    WORKER,
-    SwappedModels,
-    WorkerSpec,
-    encode,
-    hand_connection,
-    take_connection,
-)
+from ..settings import Settings, variables_with
+from .channel import BEAT_SECONDS, WORKER, Channel, SwappedModels, WorkerSpec, hand_connection, take_connection
 
 STABLE_AFTER_SECONDS = 10.0  # a worker that ran so long is not in a crash loop
 FIRST_DELAY_SECONDS = 0.25
@@ -37,21 +29,21 @@ LATE_BEATS = 3  # missed in a row: others get the connections that the worker ha
 MISSED_BEATS = 50  # in a row; a worker that misses so many hangs
 ACCEPTS_PER_TURN = 32
 COUNT_SECONDS = 1.0  # for the workers to write down what they count
-LOOK_AGAIN_SECONDS = 0.01  # where no worker can take a connection
+LOOK_AGAIN_SECONDS = 0.01  # while no worker can take a connection
 log = logging.getLogger("service")
 
 
 @dataclass(slots=True)
 class Backoff:
-    """The delay before a restart: none after a long run or the first short one, then doubling with each short run."""
+    """The delay before a restart: none after a long run or the first short run, then doubling with each short run."""
 
     short_runs: int = 0  # in a row
 
     def next_delay(self, ran_seconds: float) -> float:
         self.short_runs = 0 if ran_seconds >= STABLE_AFTER_SECONDS else self.short_runs + 1
-        return (
-            0.0 if self.short_runs < 2 else min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** (self.short_runs - 2))
-        )
+        if self.short_runs < 2:
+            return 0.0
+        return min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** (self.short_runs - 2))
 
 
 @dataclass(slots=True, eq=False)
@@ -59,41 +51,35 @@ class Worker:
     """A whole service and its current process."""
 
     name: str
-    ends: tuple[socket.socket, socket.socket]  # for connections: the supervisor's, and the one that the process has
+    ends: tuple[socket.socket, socket.socket]  # for connections: the supervisor's, and that of the process
     cores: list[int]
     backoff: Backoff = field(default_factory=Backoff)
     process: asyncio.subprocess.Process | None = None
-    lines: asyncio.StreamWriter | None = None  # to the process, while it runs
+    channel: Channel = field(default_factory=Channel)  # to the process, while it runs
     connections: int = 0  # as it said last, and those handed to it since
     is_late: bool = False  # with saying so
     is_ready: bool = False
-    is_ending: bool = False
     is_leaving: bool = False  # it accepts no more
-    answers: "dict[str, asyncio.Future[Any]]" = field(default_factory=dict)  # that it still owes, by their kinds
 
     def __repr__(self) -> str:
         return f"{self.name} (process {self.process.pid})" if self.process else self.name
 
-    def tell(self, **message: Any) -> None:
-        if self.lines is not None:
-            self.lines.write(encode(**message))
+    @property
+    def is_running(self) -> bool:
+        return self.channel.send is not None
 
-    def ask(self, kind: str, **message: Any) -> "asyncio.Future[Any]":
-        """The answer of this kind; None where the process ends before it."""
-        if kind not in self.answers:
-            self.answers[kind] = asyncio.get_running_loop().create_future()
-            self.tell(**message)
-        return self.answers[kind]
+    @property
+    def serves(self) -> bool:
+        """Whether it answers the connections that it gets."""
+        return self.is_ready and not self.is_leaving
 
     def signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
 
     def on_end(self) -> None:
-        self.lines, self.is_ready, self.is_late, self.connections = None, False, False, 0
-        for answer in self.answers.values():
-            answer.set_result(None)
-        self.answers.clear()
+        self.channel.end()
+        self.is_ready, self.is_late, self.connections = False, False, 0
 
 
 class Supervisor:
@@ -113,13 +99,12 @@ class Supervisor:
         self.code = 0
         self._turn, self._stopping = asyncio.Lock(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: socket.socket | None = None  # a connection that no worker could take
-        self._timer: asyncio.TimerHandle | None = None
-        self._served = self._announced = False
+        self._served = False  # a worker has served
+        self._announced = False  # all have served at the same time
 
     async def run(self) -> int:
-        """The exit code: that of the first worker which ends before any has served, else 0 after a signal, and 1 where
-        a worker had to be killed at the end."""
+        """The exit code: that of the first worker which ends before any has served, else 0 after a signal, and 1 if a
+        worker had to be killed at the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -128,13 +113,13 @@ class Supervisor:
         for listener in self.listeners:
             listener.listen(BACKLOG)
             listener.setblocking(False)
-        self._watch()
+            loop.add_reader(listener.fileno(), self._accept, listener)
         running = [asyncio.create_task(self._keep_running(worker)) for worker in self.workers]
         await self._stopping.wait()
         seconds = self.settings.linger_seconds + self.settings.drain_seconds + STOP_GRACE_SECONDS
         _, late = await asyncio.wait(running, timeout=seconds)
         for worker in self.workers if late else ():
-            if worker.lines is not None:
+            if worker.is_running:
                 log.error("%r does not end: sending SIGKILL", worker)
                 worker.signal(signal.SIGKILL)
                 self.code = 1
@@ -151,7 +136,11 @@ class Supervisor:
     def _reload(self) -> None:
         """All workers take the shares of BERT_MODELS, and the first swaps the models that changed."""
         for number, worker in enumerate(worker for worker in self.workers if worker.is_ready):
-            worker.tell(reload=number == 0)
+            worker.channel.tell(reload=number == 0)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._tasks.discard)
 
     async def _keep_running(self, worker: Worker) -> None:
         """Restarts the worker's process until the service stops."""
@@ -173,7 +162,7 @@ class Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), delay)
 
     async def _run_once(self, worker: Worker) -> int:
-        """The exit code of one process, negative where a signal ended it."""
+        """The exit code of one process, negative if a signal ended it."""
         ours, theirs = socket.socketpair()
         spec = WorkerSpec(
             name=worker.name,
@@ -182,14 +171,14 @@ class Supervisor:
             connections=worker.ends[1].fileno(),
             counts=self.counts,
             models=self.models,
-            threads=max(1, available_cores() // len(self.workers)),
             cores=worker.cores,
         )
-        inherited = [spec.channel, spec.connections, *(one for pair in self.counts.values() for one in pair)]
+        threads = self.settings.threads or max(1, available_cores() // len(self.workers))
         try:
             worker.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "packbert.service", WORKER, json.dumps(asdict(spec))),
-                pass_fds=inherited,
+                pass_fds=[spec.channel, spec.connections, *chain(*self.counts.values())],
+                env=variables_with(BERT_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the supervisor only, which stops its workers
             )
         except OSError as error:
@@ -198,20 +187,21 @@ class Supervisor:
             return 1
         finally:
             theirs.close()
-        reader, worker.lines = await asyncio.open_connection(sock=ours)
+        reader, lines = await asyncio.open_connection(sock=ours)
+        worker.channel.send = lines.write
         if self._stopping.is_set():
             worker.signal(signal.SIGTERM)
         for each in self.workers:
-            each.tell(processes={one.name: one.process.pid for one in self.workers if one.process})
+            each.channel.tell(processes={one.name: one.process.pid for one in self.workers if one.process})
         listening = asyncio.create_task(self._listen(worker, reader))
         try:
             return await worker.process.wait()
         finally:
             listening.cancel()
-            worker.lines.close()
+            lines.close()
 
     async def _listen(self, worker: Worker, reader: asyncio.StreamReader) -> None:
-        """Does what the process says; SIGKILL to one that says nothing: its loop hangs, and handles no SIGTERM."""
+        """Does what the process says; SIGKILL if it says nothing: its loop hangs, and handles no SIGTERM."""
         patience, missed = FIRST_BEAT_SECONDS, 0
         while missed * BEAT_SECONDS < patience:
             try:
@@ -232,6 +222,8 @@ class Supervisor:
         worker.signal(signal.SIGKILL)
 
     def _on_message(self, worker: Worker, kind: str, value: Any) -> None:
+        if worker.channel.take_answer(kind, value):
+            return
         if kind == "connections":
             worker.connections = value
         elif kind == "ready":
@@ -239,11 +231,7 @@ class Supervisor:
         elif kind == "fault" and not self._served and not self._stopping.is_set():
             self._report(value)
         elif kind in ("swap", "scraped"):
-            work = self._swap(worker) if kind == "swap" else self._count(worker)
-            self._tasks.add(task := asyncio.create_task(work))
-            task.add_done_callback(self._tasks.discard)
-        elif kind in worker.answers:
-            worker.answers.pop(kind).set_result(value)
+            self._start(self._swap(worker) if kind == "swap" else self._count(worker))
         elif kind == "leaving":
             worker.is_leaving = True
             self._check_leaving()
@@ -252,11 +240,11 @@ class Supervisor:
         """The first time that all workers serve, it is announced: `about` describes what they serve."""
         worker.is_ready = self._served = True
         if self._announced:
-            worker.tell(all_serve=True)
+            worker.channel.tell(all_serve=True)
         elif all(one.is_ready for one in self.workers):
             self._announced = True
             for one in self.workers:
-                one.tell(all_serve=True)
+                one.channel.tell(all_serve=True)
             log.info("serving %s, with %d workers", about, len(self.workers))
             if address := self.settings.notify_socket:
                 notify(address)
@@ -264,72 +252,63 @@ class Supervisor:
     async def _swap(self, worker: Worker) -> None:
         """Gives the worker its turn to swap; the others take over what then answers, and those that start get it."""
         async with self._turn:
-            if worker.lines is None:
+            if not worker.is_running:
                 return
-            changed = await worker.ask("swapped", turn=True)
-            if changed:
+            if changed := await worker.channel.ask("swapped", turn=True):
                 self.models |= changed
-                others = [one for one in self.workers if one is not worker and one.lines is not None]
-                for answer in [one.ask("followed", follow=changed) for one in others]:
-                    await answer
-            worker.tell(done=True)
+                others = [one.channel for one in self.workers if one is not worker and one.is_running]
+                await asyncio.gather(*[one.ask("followed", follow=changed) for one in others])
+            worker.channel.tell(done=True)
 
     async def _count(self, worker: Worker) -> None:
-        """Lets the other workers write down their counts; one that hangs is left out."""
-        asked = [one.ask("counted", count=True) for one in self.workers if one is not worker and one.is_ready]
-        if asked:
-            await asyncio.wait(asked, timeout=COUNT_SECONDS)
-        worker.tell(all_counted=True)
-
-    def _watch(self) -> None:
-        self._timer = None
-        for listener in self.listeners:
-            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
-        if self._waiting is not None:
-            self._accept(self.listeners[0])
-
-    def _pause(self) -> None:
-        loop = asyncio.get_running_loop()
-        for listener in self.listeners:
-            loop.remove_reader(listener.fileno())
-        self._timer = self._timer or loop.call_later(LOOK_AGAIN_SECONDS, self._watch)
+        """Lets the other workers write down their counts, except for a worker that hangs."""
+        others = [one.channel for one in self.workers if one is not worker and one.is_ready]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*[one.ask("counted", count=True) for one in others]), COUNT_SECONDS)
+        worker.channel.tell(all_counted=True)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Hands on what waits."""
+        """Hands on the connections that wait."""
         for _ in range(ACCEPTS_PER_TURN):
-            connection, self._waiting = self._waiting, None
             try:
-                if connection is None:
-                    connection, _ = listener.accept()
+                connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor is free, or no memory
                 log.error("no connection can be accepted: %s", error)
-                self._pause()
+                self._start(self._pause(listener))
                 return
             if not self._hand(connection):
-                self._waiting = connection
-                self._pause()
+                self._start(self._pause(listener, connection))
                 return
             connection.close()
 
+    async def _pause(self, listener: socket.socket, connection: socket.socket | None = None) -> None:
+        """Accepts no more for a moment, and not until a worker takes `connection`."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        if connection is not None:
+            with connection:
+                while not self._hand(connection):  # noqa: ASYNC110 - a worker does not say when it has room
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        loop.add_reader(listener.fileno(), self._accept, listener)
+
     def _hand(self, connection: socket.socket) -> bool:
-        """Whether a worker takes it: one that serves, else one that loads and answers 503; one that is late comes last.
+        """Whether a worker takes it: of those that serve, else of those that load and answer 503; the late come last.
 
         Until all have served once it is the other way round: clients that come early would all stay with the first.
         """
-        running = [one for one in self.workers if one.lines is not None]
-        for serves in (self._announced, not self._announced):
-            found = [one for one in running if (one.is_ready and not one.is_leaving) == serves]
-            for worker in sorted(found, key=lambda one: (one.is_late, one.connections)):
-                with suppress(BlockingIOError):
-                    hand_connection(connection, worker.ends[0])
-                    worker.connections += 1
-                    return True
+        running = [one for one in self.workers if one.is_running]
+        for worker in sorted(running, key=lambda one: (one.serves != self._announced, one.is_late, one.connections)):
+            with suppress(OSError):
+                hand_connection(connection, worker.ends[0])
+                worker.connections += 1
+                return True
         return False
 
     def _hand_over(self, worker: Worker) -> None:
-        """Hands the connections that a worker has not accepted, since it has ended or hangs, to others that serve."""
+        """Hands the connections that a worker has not accepted, because it has ended or hangs, to others that serve."""
         if not any(one.is_ready and not one.is_late for one in self.workers):
             return
         waiting = []
@@ -342,13 +321,13 @@ class Supervisor:
 
     def _check_leaving(self) -> None:
         """When no worker would accept a further connection, none begins."""
-        if self._stopping.is_set() and all(one.is_leaving or one.lines is None for one in self.workers):
+        if self._stopping.is_set() and all(one.is_leaving or not one.is_running for one in self.workers):
             for listener in self.listeners:
-                begin_no_connection(listener.fileno())
+                begin_no_connection(listener)
 
 
 def share_cores(count: int) -> list[list[int]]:
-    """The cores of each worker: neighbours, which share caches; empty where there are too few, or a quota."""
+    """The cores of each worker: neighbours, which share caches; empty if there are too few, or a quota."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(allowed) < count or available_cores() < len(allowed):
         return [[] for _ in range(count)]
@@ -357,17 +336,6 @@ def share_cores(count: int) -> list[list[int]]:
 
 
 def open_file() -> int:
-    """The descriptor of a file without a name."""
+    """The descriptor of a file without a name, which only workers inherit."""
     with tempfile.TemporaryFile() as file:
-        descriptor = os.dup(file.fileno())
-        os.set_inheritable(descriptor, False)  # but for workers, by pass_fds
-        return descriptor
-
-
-def supervise(settings: Settings, sockets: Sequence[socket.socket], report: Callable[[str], None]) -> int:
-    """Runs the service until a signal or a failure ends it; the exit code."""
-
-    async def run() -> int:
-        return await Supervisor(settings, sockets, report).run()
-
-    return asyncio.run(run())
+        return os.dup(file.fileno())

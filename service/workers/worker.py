@@ -10,14 +10,12 @@ from typing import Any
 
 from packbert.model_export.artifact.lifeline import end_with
 
-from ..address import Listener
-from ..engine.cpu import available_cores
 from ..errors import Unavailable
 from ..http.server import Alone, Server
 from ..logs import configure_logging
 from ..models import Models, ServedModel, Swapped
 from ..settings import Settings
-from .channel import BEAT_SECONDS, HandedConnections, SwappedModels, WorkerSpec, encode
+from .channel import BEAT_SECONDS, Channel, HandedConnections, SwappedModels, WorkerSpec
 
 log = logging.getLogger("service")
 
@@ -28,15 +26,11 @@ class Membership(Alone):
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__()
         self.name, self.counts, self.models = spec.name, spec.counts, spec.models
-        self.channel = socket.socket(fileno=spec.channel)
-        self.listener = HandedConnections(socket.socket(fileno=spec.connections), spec.address)
+        self._socket = socket.socket(fileno=spec.channel)
+        self.channel = Channel(self._socket.send)  # a line is shorter than the socket's buffer
+        self.listener = HandedConnections(spec.connections, spec.address)
         self._serving = asyncio.Event()
         self._swapping = asyncio.Lock()  # this worker has one turn at a time
-        self._answers: dict[str, asyncio.Future[None]] = {}  # that the supervisor still owes, by their kinds
-
-    def tell(self, **message: Any) -> None:
-        """Sends a line that is shorter than the socket's buffer."""
-        self.channel.send(encode(**message))
 
     def begin(self, server: Server) -> None:
         self._server = server
@@ -45,7 +39,7 @@ class Membership(Alone):
 
     async def _listen(self) -> None:
         """Does what the supervisor says; the process ends with it."""
-        reader, self._writer = await asyncio.open_connection(sock=self.channel.dup())
+        reader, self._writer = await asyncio.open_connection(sock=self._socket.dup())
         self.start(self._beat())
         while line := await reader.readline():
             for kind, value in json.loads(line).items():
@@ -54,7 +48,7 @@ class Membership(Alone):
 
     def announce(self, about: str, settings: Settings) -> None:  # noqa: ARG002 - the supervisor has them
         self._serving.set()
-        self.tell(ready=about)
+        self.channel.tell(ready=about)
 
     def join(self, models: Models) -> None:
         """They take turns with those of the other workers, and know what was swapped before."""
@@ -64,15 +58,15 @@ class Membership(Alone):
 
     async def _beat(self) -> None:
         while True:
-            self.tell(connections=len(self._server.limits.connections))
+            self.channel.tell(connections=len(self._server.limits.connections))
             await asyncio.sleep(BEAT_SECONDS)
 
     def _on_message(self, kind: str, value: Any) -> None:
-        if kind in self._answers:
-            self._answers.pop(kind).set_result(None)
-        elif kind == "count":
+        if self.channel.take_answer(kind, value):
+            return
+        if kind == "count":
             self._server.metrics.update_queue()
-            self.tell(counted=True)
+            self.channel.tell(counted=True)
         elif kind == "processes":
             self._server.metrics.processes = value | {"supervisor": os.getppid()}
         elif kind == "follow":
@@ -85,29 +79,22 @@ class Membership(Alone):
     async def swap(self, model: ServedModel, swap: Callable[[], Awaitable[Swapped]]) -> Swapped:
         """Calls `swap` when no other worker swaps, and returns its result when all workers have followed."""
         async with self._swapping:
-            await self._ask("turn", swap=True)
+            await self.channel.ask("turn", swap=True)
             changed: SwappedModels = {}
             try:
                 digest, swapped = await swap()
                 if swapped:
                     changed = {model.name: (str(model.artifact.folder.parent), model.source)}
             finally:
-                await self._ask("done", swapped=changed)
+                await self.channel.ask("done", swapped=changed)
             return digest, swapped
 
     async def update_counts(self) -> None:
         """Returns when all workers that answer have written down the numbers of their queues."""
-        await self._ask("all_counted", scraped=True)
-
-    async def _ask(self, kind: str, **message: Any) -> None:
-        """Returns when the supervisor has sent the answer of this kind, which several may wait for."""
-        if kind not in self._answers:
-            self._answers[kind] = asyncio.get_running_loop().create_future()
-            self.tell(**message)
-        await asyncio.shield(self._answers[kind])
+        await self.channel.ask("all_counted", scraped=True)
 
     async def _follow(self, changed: SwappedModels) -> None:
-        """Swaps what another worker has swapped; where that fails, this process ends, and the next one opens it."""
+        """Swaps what another worker has swapped; if that fails, this process ends, and the next process opens it."""
         await self._serving.wait()
         models = self._server.models
         assert models is not None
@@ -120,10 +107,10 @@ class Membership(Alone):
                 log.error("%s is not what the other workers serve: %s", name, error)
                 self._server.fail()
                 return
-        self.tell(followed=True)
+        self.channel.tell(followed=True)
 
-    def leave(self, listeners: Sequence[Listener]) -> None:  # noqa: ARG002 - the supervisor has them
-        self.tell(leaving=True)
+    def leave(self, listeners: Sequence[socket.socket]) -> None:  # noqa: ARG002 - the supervisor has them
+        self.channel.tell(leaving=True)
 
 
 def begin_worker(argument: str) -> tuple[Settings, Membership]:
@@ -134,7 +121,5 @@ def begin_worker(argument: str) -> tuple[Settings, Membership]:
     if spec.cores:
         os.sched_setaffinity(0, spec.cores)
     settings = Settings.from_environment()
-    if not settings.threads:
-        settings = settings.model_copy(update={"threads": min(spec.threads, available_cores())})
     configure_logging(settings, process=spec.name)
     return settings, Membership(spec)

@@ -17,7 +17,7 @@ def test_no_connection_begins_any_more_and_those_that_have_begun_are_accepted() 
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as early, socket.socket() as late:
         listener.setblocking(False)
         assert connects(early, listener.getsockname())
-        begin_no_connection(listener.fileno())
+        begin_no_connection(listener)
         assert not connects(late, listener.getsockname())
         accepted, _ = listener.accept()
         with accepted:

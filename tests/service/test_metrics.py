@@ -15,7 +15,7 @@ from packbert.service import errors
 from packbert.service.errors import ServiceError
 from packbert.service.observability.cells import Files
 from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import register_state, render
+from packbert.service.observability.scrape import StateCollector, render
 from packbert.service.observability.series import REASONS, REQUEST_SECONDS
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.request import Chunk
@@ -25,7 +25,7 @@ from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence
 
 
 def text_of(metrics: Metrics) -> str:
-    return render([metrics.registry()])[0].decode()
+    return render([metrics.collector()])[0].decode()
 
 
 def render_metrics(metrics: Metrics) -> dict[str, float]:
@@ -176,7 +176,7 @@ def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> No
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="m", precision="int8", device="cpu", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="d")
-    state = register_state([artifact], {"worker-0": os.getpid(), "worker-1": 2**22 + 1}, {"m": "loading", "n": ""})
+    state = StateCollector([artifact], {"worker-0": os.getpid(), "worker-1": 2**22 + 1}, {"m": "loading", "n": ""})
     text = render([state])[0].decode()
     values = values_of(text)
     assert values["bert_ready"] == values['bert_model_ready{model="m"}'] == 0

@@ -67,11 +67,6 @@ def test_a_backend_admits_requests_until_it_drains(bert_artifact: Path) -> None:
     asyncio.run(story())
 
 
-def test_an_engine_refuses_work_while_it_loads(bert_artifact: Path) -> None:
-    with pytest.raises(Unavailable, match="loading"):
-        engine(open_artifact(bert_artifact)).check_open()
-
-
 def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(bert_artifact: Path) -> None:
     artifact = open_artifact(bert_artifact)
     canary = artifact.manifest.golden[0]

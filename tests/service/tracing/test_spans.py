@@ -219,14 +219,14 @@ def test_a_latency_names_a_trace_that_is_sampled(traceparent: str, labels: dict[
     token = TRACEPARENT.set(traceparent)
     metrics.answered("embed", seconds=0.015, stages=(0.0,) * 4, sizes=(1,) * 4, truncated=0)
     TRACEPARENT.reset(token)
-    content, media_type = render([metrics.registry()], "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    content, media_type = render([metrics.collector()], "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert media_type.startswith("application/openmetrics-text")
     families = text_string_to_metric_families(content.decode())  # type: ignore[no-untyped-call]
     samples = [sample for family in families for sample in family.samples]
     found = [sample.exemplar.labels for sample in samples if sample.exemplar is not None]
     assert found == ([] if labels is None else [labels])
-    plain, media_type = render([metrics.registry()], "text/plain")
-    assert (plain, media_type) == (render([metrics.registry()])[0], "text/plain; version=0.0.4; charset=utf-8")
+    plain, media_type = render([metrics.collector()], "text/plain")
+    assert (plain, media_type) == (render([metrics.collector()])[0], "text/plain; version=0.0.4; charset=utf-8")
 
 
 def test_an_absent_collector_is_one_line_for_many_batches(
