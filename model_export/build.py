@@ -1,6 +1,6 @@
 """Builds the graphs of a checkpoint for a device in a precision."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .artifact.cpu import BF16
@@ -19,7 +19,7 @@ from .graph.attention import (
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
 from .graph.disentangled import DISENTANGLED
-from .graph.encoder import ENCODERS
+from .graph.encoder import ENCODERS, Encoder
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.pooling import build_sentence, build_token_outputs
@@ -48,7 +48,7 @@ MAX_LISTED = 5  # weights in an error message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    linear: Mapping[str, Callable[[], Linear]]  # by device: only those that have the kernels
+    linear: Mapping[str, type[Linear]]  # by device: only those that have the kernels
     lm_head: type[ExactLogits]
     shift: type[NoShift]
     dtype: str  # of weights and activations, but for int8 products
@@ -103,13 +103,17 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     Also if a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
-    sizes, reference, linear = parts.architecture, Reference(parts), selected.linear[device]()
+    sizes, reference = parts.architecture, Reference(parts)
     sentence = embedding_model(checkpoint, sizes, without_modules=without_modules)
     parts.masks_keys = sentence.masks_keys
     kind = attention_for(precision, device, sizes, masks_keys=parts.masks_keys)
     calibrated = (reference.channel_offsets, reference.channel_balances, 2 * sizes.layers)
     shift = selected.shift(*calibrated)
     classifier = classifier_of(checkpoint.config, parts)
+
+    def encoder_in(graph: GraphBuilder) -> Encoder:
+        linear = selected.linear[device](graph)
+        return ENCODERS[sizes.norms](graph, parts, linear, kind(linear, parts), shift)
 
     def add_heads(graph: GraphBuilder, states: Value) -> Heads:
         """Adds the heads that read `states`, those after the last layer."""
@@ -125,8 +129,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
-    encoder = ENCODERS[sizes.norms]
-    states = encoder(graph, parts, linear, kind(graph, parts), shift).build()
+    states = encoder_in(graph).build()
     name_states(states)
     heads = add_heads(graph, states[-1])
     in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
@@ -135,7 +138,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     if cut is not None:
         add_heads(cut, declare_states(cut, parts, offsets))
     maps = GraphBuilder(selected.dtype)
-    build_attention(encoder(maps, parts, linear, kind(maps, parts), shift))
+    build_attention(encoder_in(maps))
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)

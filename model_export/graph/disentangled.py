@@ -98,32 +98,25 @@ class DisentangledRows(PositionedRows):
     def _place(self, slots: Slots) -> None:
         PackedRows._place(self, slots)
         with self.g.scope("distances"):
-            self._cut = self._find_cut(slots.tokens)
+            self._cut = self._find_cut(slots.every.tokens)
             self._rows = {
-                last: self._table_rows(self._distances(tokens, selected=last))
-                for last, tokens in ((False, slots.tokens), (True, slots.queries))
+                last: self._table_rows(self._distances(queries.tokens, selected=last))
+                for last, queries in slots.queries.items()
             }
 
-    def context(
-        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
-    ) -> Value:
+    def _keys_and_values(self, projections: Projections, states: Value) -> Value:
         assert isinstance(projections, DisentangledProjections)
-        g, index = self.g, self._selected if last else self._all
-        with g.scope("query"):
-            query = self._gather_heads(linear.affine(g, query_states, *projections.query), index.heads)
-        with g.scope("key_value"):
-            both = linear.affine(g, key_value_states, *projections.keys_and_values())
-            key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
-        bias = self._add_distances(index.bias, projections, query, key, self._rows[last])
-        return self._join_heads(self._attend(query, key, value, bias), index.output)
+        return self.linear.affine(states, *projections.keys_and_values())
 
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        assert isinstance(projections, DisentangledProjections)
+    def _bias_in_layer(self, projections: Projections, query: Value, key: Value, *, last: bool) -> Value:
+        return self._add_distances(self._index[last].bias, projections, query, key, self._rows[last])
+
+    def probabilities(self, projections: Projections, states: Value) -> Value:
         g, size = self.g, self.head_size
         with g.scope("query"):
-            query = linear.affine(g, states, *projections.query)
+            query = self.linear.affine(states, *projections.query)
         with g.scope("key_value"):
-            both = linear.affine(g, states, *projections.keys_and_values())
+            both = self._keys_and_values(projections, states)
         shape = g.int64(0, self.heads, size)  # 0: as many tokens
         key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
         query, key = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
@@ -133,10 +126,9 @@ class DisentangledRows(PositionedRows):
             rows = self._table_rows(differences(g, positions, positions))
         return g.op("Softmax", self._add_distances(scores, projections, query, key, rows), axis=-1)
 
-    def _add_distances(
-        self, bias: Value, projections: DisentangledProjections, query: Value, key: Value, rows: Value
-    ) -> Value:
+    def _add_distances(self, bias: Value, projections: Projections, query: Value, key: Value, rows: Value) -> Value:
         """`bias` plus the scores of queries with table K and of keys with table Q; [..., heads, queries, keys]."""
+        assert isinstance(projections, DisentangledProjections)
         g = self.g
         with g.scope("distances"):
             for term, table in projections.tables.items():
@@ -189,13 +181,13 @@ DISENTANGLED = variants(DisentangledRows, WholeTableRows)
 
 
 def add_convolution(
-    g: GraphBuilder, parts: NamedWeights, linear: Linear, shift: NoShift, embedded: Value, states: Value, norm: Norm
+    parts: NamedWeights, linear: Linear, shift: NoShift, embedded: Value, states: Value, norm: Norm
 ) -> Value:
     """LayerNorm(states + f(convolution of `embedded`)), both [tokens, hidden]; zeros stand around a sequence.
 
     `embedded` is activation 0 of `shift`, and `norm` produces activation 2.
     """
-    a, relative = parts.architecture, parts.architecture.relative
+    g, a, relative = linear.g, parts.architecture, parts.architecture.relative
     assert relative is not None
     shape = (a.hidden, a.hidden, CONVOLUTION_WIDTH)
     kernel, bias = parts.weight("convolution", shape), parts.bias("convolution", a.hidden)
@@ -207,9 +199,8 @@ def add_convolution(
         taken = shift.taken(0, a.hidden)
         zero = g.weight("zero", LazyWeight((1, a.hidden), lambda: -taken.load()[None]))
         together = g.op("Concat", *_neighbours(g, embedded, zero), axis=-1)
-        inner = linear.linear_activation(
-            g, together, flat, shift.compensate_dense((total, bias), 0)[1], relative.convolution
-        )
+        shifted = shift.compensate_dense((total, bias), 0)[1]
+        inner = linear.linear_activation(together, flat, shifted, relative.convolution)
         return norm.of(g, g.op("Add", states, inner))
 
 

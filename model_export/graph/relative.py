@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import MASKED_SCORES, variants
+from .attention import MASKED_SCORES, QuerySlots, variants
 from .builder import TYPES, Value
 from .positions import PositionedRows, differences, positions_of
 
@@ -17,12 +17,12 @@ FARTHEST = 128  # the distance from which on all keys share a bucket
 class RelativeRows(PositionedRows):
     """Packed rows with a bias that also knows the distance."""
 
-    def _bias(self, tokens: Value, queries: Value, keys: Value) -> Value:
+    def _bias(self, queries: QuerySlots, keys: Value) -> Value:
         g = self.g
-        columns = (g.op("Unsqueeze", one, g.int64(axis)) for one, axis in ((queries, 2), (keys, 1)))
+        columns = (g.op("Unsqueeze", one, g.int64(axis)) for one, axis in ((queries.segments, 2), (keys, 1)))
         last = g.constant(np.int32(2 * self.parts.architecture.positions - 1))
-        selected = tokens is not g.input("slot_tokens", "int32", ["rows", "width"])
-        distances = self._columns(self._distances(tokens, selected=selected))
+        selected = queries.tokens is not g.input("slot_tokens", "int32", ["rows", "width"])
+        distances = self._columns(self._distances(queries.tokens, selected=selected))
         index = g.op("Where", g.op("Equal", *columns), distances, last)
         return g.op("Transpose", g.op("Gather", self._table(), index, axis=1), perm=[1, 0, 2, 3])
 
