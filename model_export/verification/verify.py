@@ -23,6 +23,7 @@ from ..artifact.batch import (
 )
 from ..artifact.cpu import BF16
 from ..artifact.manifest import ATTENTION, LAYERS, MODEL
+from ..artifact.rows import Ints
 from ..errors import PrecisionError
 from ..sentence import SentenceModel
 from .activations import Doubles
@@ -30,8 +31,6 @@ from .on_cpu import Bf16Graph, Graph, OrtGraph, open_graph
 from .reference import Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
-
-
 # absolute, of [CLS]; saturation or a wrong weight is far above
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.2, "fp16": 0.1, "int8": 1.0}
 MIN_COSINE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}
@@ -40,17 +39,14 @@ VECTORS = ("cls", "mean", "sentence")  # outputs whose smallest cosine to the re
 OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse_logits")  # outputs
 HARD_WORDS = 16  # of the texts of one word those with the shortest means are compared, and as many others
 TIMED_TEXTS, TIMED_TOKENS, TIMED_ROUNDS = 8, 128, 4  # texts, tokens of each; the first round warms up
-MAX_TIMED_SECONDS = 20.0  # after which no round begins
 SPARSE_TOKENS = 31  # sparse vectors are compared for texts of so many tokens: [tokens, vocabulary] stays small
-
-Ids = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The reference's outputs for the random sequences, in the order of `sequences`."""
 
-    sequences: Sequence[NDArray[np.int32]]  # each [length]
+    sequences: Sequence[Ints]  # each [length]
     hidden: Sequence[Doubles]  # each [length, hidden]
     outputs: Mapping[
         str, Sequence[Doubles]
@@ -61,7 +57,7 @@ class Expected:
     of_means: bool  # whether a classifier of texts reads the mean
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
     sparse: Sequence[Doubles]  # of the texts of at most SPARSE_TOKENS, [vocabulary]; empty without masked-LM head
-    vectors_of: Callable[[Sequence[Ids]], Mapping[str, Sequence[Doubles]]]  # by name in VECTORS, of other sequences
+    vectors_of: Callable[[Sequence[Ints]], Mapping[str, Sequence[Doubles]]]  # by name in VECTORS, of other sequences
 
 
 def reference_outputs(
@@ -83,7 +79,7 @@ def reference_outputs(
         "sentence": lambda h: sentence_vector(h, sentence),
     }
 
-    def vectors_of(texts: Sequence[Ids]) -> Mapping[str, Sequence[Doubles]]:
+    def vectors_of(texts: Sequence[Ints]) -> Mapping[str, Sequence[Doubles]]:
         states = reference.hidden_states(texts)
         return {name: list(map(computed[name], states)) for name in VECTORS if name in heads}
 
@@ -110,7 +106,7 @@ def reference_outputs(
 
 
 def verify(
-    folder: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str, words: Sequence[Ids] = ()
+    folder: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str, words: Sequence[Ints] = ()
 ) -> dict[str, float]:
     """The largest error of each output of the artifact in `folder`. `words` are texts whose vectors are compared too.
 
@@ -167,7 +163,7 @@ def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str
 
 
 def _with_words(
-    errors: Mapping[str, float], words: Sequence[Ids], model: Graph, expected: Expected, precision: str, layout: str
+    errors: Mapping[str, float], words: Sequence[Ints], model: Graph, expected: Expected, precision: str, layout: str
 ) -> dict[str, float]:
     """The cosines of `errors` with those of some `words`, and that of the sequences which a start repeats."""
     vectors = frozenset(VECTORS).intersection(expected.outputs)
@@ -188,9 +184,7 @@ def _run(graph: Graph, expected: Expected, heads: Sequence[str], layout: str) ->
     return _rows(graph, expected, expected.sequences, layout, **asked)
 
 
-def _rows(
-    graph: Graph, expected: Expected, sequences: Sequence[NDArray[np.int32]], layout: str, **asked: Any
-) -> list[Row]:
+def _rows(graph: Graph, expected: Expected, sequences: Sequence[Ints], layout: str, **asked: Any) -> list[Row]:
     """The answers of one batch of `sequences`, of each of which `asked` are the fields of Tokens."""
     tokens = [Tokens(ids=ids, types=np.zeros(len(ids), np.int32), **asked) for ids in sequences]
     batch = pack(tokens, layout, expected.modes, of_means=expected.of_means)
