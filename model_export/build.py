@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .architecture import Architecture
 from .artifact.cpu import BF16
 from .artifact.manifest import TOKEN_WEIGHTS
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError, PrecisionError
-from .families import Architecture
 from .graph.alibi import ALIBI
 from .graph.attention import (
     Attention,

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .architecture import Architecture
 from .artifact.special_tokens import describe_own
 from .build import BuiltModel, build_graph, check_tokenizer_fits
 from .checkpoint import Checkpoint
 from .errors import ExportError
-from .families import Architecture, architecture_of, family_of
+from .families import architecture_of, family_of
 from .labels import pair_labels
 from .sentence import SentenceModel
 from .token_model import embedding_model

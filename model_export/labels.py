@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .architecture import int_setting
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError
 from .facts import read_fact
 from .families import Family
-from .position_settings import int_setting
 
 TASKS = {  # end of a class name -> our output
     "ForSequenceClassification": "labels",

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .architecture import Architecture
 from .artifact.manifest import SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
 from .checkpoint import Checkpoint, optional_json, read_modules
 from .errors import ExportError
 from .facts import METADATA, read_fact
-from .families import Architecture
 from .sentence import (
     PYLATE,
     Dense,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..architecture import CONVOLUTION_WIDTH, RelativePositions
 from ..checkpoint import NamedWeights
 from ..lazy_weight import Array, Dense, LazyWeight
-from ..position_settings import CONVOLUTION_WIDTH, RelativePositions
 from .attention import PackedRows, Projections, Slots, concat_rows, variants
 from .builder import TYPES, GraphBuilder, Value
 from .channel_shift import NoShift

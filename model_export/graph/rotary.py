@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..position_settings import Rotary
+from ..architecture import Rotary
 from .attention import Bf16PackedRows, Projections, variants
 from .blocks import BlockedRows, DistanceRows
 from .builder import TYPES, Value

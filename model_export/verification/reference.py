@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from ..architecture import RelativePositions, Rotary
 from ..artifact.rows import Ints
 from ..checkpoint import NamedWeights
 from ..lazy_weight import LazyWeight
-from ..position_settings import RelativePositions, Rotary
 from ..sentence import Dense, Layer, LayerNorm, SentenceModel
 from .activations import ACTIVATIONS, Doubles
 

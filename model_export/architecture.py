@@ -1,4 +1,4 @@
-"""What a config says of positions in attention: rotary angles and windows, or DeBERTa's distances."""
+"""The architecture of an encoder, and what a config says of the positions in its attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +51,40 @@ class RelativePositions:
     def span(self) -> int:
         """Rows of the table of positions to one side."""
         return self.buckets or self.longest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
+
+    family: str
+    vocabulary: int
+    hidden: int
+    embedding: int  # width of the embedding tables; differs from hidden if they are factorized
+    layers: int
+    heads: int
+    intermediate: int
+    activation: str  # "gelu" (erf), "gelu_tanh", "relu", "silu"
+    norm_epsilon: float
+    positions: int  # usable positions: the table without the rows below position_offset
+    position_offset: int  # row of the position table for the first token
+    segments: int  # rows of the segment table; 0 without it
+    task_types: int  # rows of the task type table (ERNIE); 0 without it
+    positional: (
+        str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
+    )
+    rotary: tuple[Rotary, ...]  # of each layer; empty without
+    norms: str  # of a layer: "after" or "before" attention and feed-forward, "twice" (after, attention's two)
+    is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
+    relative: RelativePositions | None  # of the attention; None if it reads absolute positions alone
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def is_prenorm(self) -> bool:
+        return self.norms == "before"
 
 
 def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> int:
