@@ -70,9 +70,8 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without it
     task_types: int  # rows of the task type table (ERNIE); 0 without it
-    positional: (
-        str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
-    )
+    # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
+    positional: str
     rotary: tuple[Rotary, ...]  # of each layer; empty without
     norms: str  # of a layer: "after" or "before" attention and feed-forward, "twice" (after, attention's two)
     is_gated: bool  # the feed-forward's activations are multiplied by another product of its input

@@ -25,7 +25,7 @@ class Description:
     refused: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """One property or reason per line."""
+        """A line for each property or reason."""
         width = max(len(name) for name, _ in self.found)
         reasons = self.refused or ["nothing: it can be exported"]
         lines = [*self.found, *(("refused", reason) for reason in reasons)]

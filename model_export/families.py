@@ -112,20 +112,20 @@ class Family:
     """What distinguishes a family's checkpoints from BERT's."""
 
     prefix: str  # of `parts`, in a checkpoint that also has heads; "|" is between two that are in use
-    parts: Mapping[str, str]
-    heads: Mapping[str, str]  # as `parts`; "|" is between two names that are in use
+    parts: Mapping[str, str]  # part of the encoder -> its stored name
+    heads: Mapping[str, str]  # part of a head -> its stored name; "|" is between two names that are in use
     keys: Mapping[str, str]  # our number -> the config's key; "|" is between two that are in use
     defaults: Config  # transformers' defaults for keys that the config lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
-    positional: str = ""  # those of Architecture
+    positional: str = ""  # this, `norms` and `is_gated`: see Architecture
     rotary: Callable[[Config, int], tuple[Rotary, ...]] = lambda config, layers: ()
     norms: str = "after"
     is_gated: bool = False
     slices: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)  # part -> stored part, which of how many
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
-    supported: Config = field(default_factory=dict)  # in place of SUPPORTED
+    supported: Config = field(default_factory=dict)  # rows that replace those of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     relative: Callable[[Config], RelativePositions | None] = lambda config: None
     pair: str = ""  # the pair head's training objective, a key of labels.PAIR_LABELS; "" without that head
@@ -349,7 +349,7 @@ FAMILIES = {
 
 
 def jina_family(names: Iterable[str]) -> str:
-    """Which of JinaBERT's has weights of these `names`: its configs all say that they are a BERT's."""
+    """The family of a JinaBERT whose weights have these `names`: all its configs say that it is a BERT."""
     return "jina_bert_code" if any(".up_gated_layer." in name for name in names) else "jina_bert"
 
 

@@ -75,7 +75,7 @@ class Attention(ABC):
 
     @abstractmethod
     def probabilities(self, projections: Projections, states: Value) -> Value:
-        """softmax(Q K^T / sqrt(head size)) of the one sequence `states` [tokens, hidden]; [heads, tokens, tokens].
+        """softmax(Q K^T / sqrt(head size)) of a sequence `states` [tokens, hidden]; [heads, tokens, tokens].
 
         The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
         """
@@ -106,7 +106,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIndex:
-    """Where the query states are in the packed attention rows, and the bias that separates sequences."""
+    """The places of the query states in the packed attention rows, and the bias that separates sequences."""
 
     heads: Value  # [rows, heads, queries]: index of each query slot's head among the heads of the projections
     output: Value  # [queries, heads]: index of each query's head among the heads of the rows; on CUDA see PlainRows
@@ -117,8 +117,8 @@ class RowIndex:
 class PackedRows(Attention):
     """For the CPU: a row holds several short sequences, separated by a block-diagonal bias.
 
-    Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): one Gather copies a head's
-    numbers to where the products read them, so nothing is transposed.
+    Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): a Gather copies a head's
+    numbers to the place that the products read, so nothing is transposed.
     """
 
     layout: ClassVar[str] = PACKED_ROWS
@@ -168,7 +168,7 @@ class PackedRows(Attention):
         return self._join_heads(self._attend(query, key, value, bias), index.output)
 
     def _keys_and_values(self, projections: Projections, states: Value) -> Value:
-        """The keys and values of `states` [tokens, hidden] by one product, [tokens, 2 * hidden]."""
+        """The keys and values of `states` [tokens, hidden] by a joint product, [tokens, 2 * hidden]."""
         return self.linear.product(states, concat_rows(projections.key[0], projections.value[0]))
 
     def _bias_in_layer(self, projections: Projections, query: Value, key: Value, *, last: bool) -> Value:  # noqa: ARG002
@@ -197,7 +197,7 @@ class PackedRows(Attention):
         return attention_probabilities(g, query, key, self.heads, self.hidden, self._bias_of_one(states))
 
     def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
-        """What is added to the scores of the one sequence `states` [tokens, hidden]."""
+        """What is added to the scores of a sequence `states` [tokens, hidden] that is alone."""
         return None
 
     def _bias(self, queries: QuerySlots, keys: Value) -> Value:
@@ -210,7 +210,7 @@ class PackedRows(Attention):
         return self.g.op("Gather", heads, index, axis=0)
 
     def _head_indices(self, tokens: Value, *, products: int = 1, product: int = 0) -> Value:
-        """[rows, heads, slots] from flat tokens [rows, slots]: each head's index in one of several joined products."""
+        """[rows, heads, slots] from flat tokens [rows, slots]: the index of a product's heads in joined products."""
         g, first = self.g, product * self.heads
         token = g.op("Unsqueeze", tokens, g.int64(1))
         start = g.op("Mul", token, g.constant(np.int32(products * self.heads)))
@@ -240,7 +240,7 @@ def separating_bias(g: GraphBuilder, queries: Value, keys: Value) -> Value:
 
 @dataclass(slots=True)
 class FusedPackedRows(PackedRows):
-    """Packed rows by one operator, with the same bits: it adds the bias to the scores while they are in the cache.
+    """Packed rows by a single operator, with the same bits: it adds the bias to the scores while they are in the cache.
 
     In fp32 a text of 512 tokens takes 4 % less time by it, in int8 14 % (benchmarks/results/tried.md).
     """
@@ -277,7 +277,7 @@ class PlainRows(PackedRows):
 def attention_probabilities(
     g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int, bias: Value | None = None
 ) -> Value:
-    """softmax(Q K^T / sqrt(head size) + bias) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
+    """softmax(Q K^T / sqrt(head size) + bias) of a sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
     shape = g.int64(0, heads, hidden // heads)  # 0: as many tokens
     by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
     scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=(hidden // heads) ** -0.5)

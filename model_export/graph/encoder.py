@@ -1,6 +1,6 @@
 """The encoder (Devlin et al. 2018; Vaswani et al. 2017, post-norm), on flat tokens.
 
-    ids, types, positions [tokens] -> embeddings -> layer x (L - 1) on all tokens -> last layer on the selected ones
+    ids, types, positions [tokens] -> embeddings -> layer x (L - 1) on all tokens -> last layer on the selected tokens
 
 Linear layers, norms and GELU do not know where a sequence ends; `attention.py` does.
 """
@@ -31,7 +31,7 @@ class Encoder:
     def build(self) -> list[Value]:
         """The hidden states after the embeddings and each layer, [tokens, hidden].
 
-        The last ones are only of the selected tokens, [selected, hidden].
+        Those after the last layer are only of the selected tokens, [selected, hidden].
         """
         selected, layers = self.g.input("chosen", "int32", ["chosen"]), self.parts.architecture.layers
         self.attention.declare(selected)
@@ -181,7 +181,7 @@ class Encoder:
 
 
 class PrenormEncoder(Encoder):
-    """An encoder with a norm before attention, but in the first layer, one before feed-forward, and one at the end."""
+    """An encoder with norms before attention (but in the first layer), before feed-forward and at the end."""
 
     def attention_input(self, layer: int, states: Value) -> Value:
         if layer > 0:

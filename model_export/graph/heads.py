@@ -25,7 +25,7 @@ class Decoder:
 
 
 class ExactLogits:
-    """One product for all words, with the word embeddings if the decoder is tied to them."""
+    """A product for all words, with the word embeddings if the decoder is tied to them."""
 
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
         """The logits [masks, vocabulary] of the rows `x` [masks, width]."""
@@ -172,7 +172,7 @@ class Heads:
                 self._output_logits("labels", inner, "sequences", len(self.classifier.names), of_texts=True)
 
     def _build_choices(self, cls: Value, pooled: Value | None) -> None:
-        """The one logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
+        """The single logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
         if self._classifies("choices", "multiple-choice head"):
             with self.g.scope("choices"):
                 inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)

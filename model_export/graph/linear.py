@@ -54,7 +54,7 @@ def normalized(g: GraphBuilder, parts: NamedWeights, part: str, x: Value, width:
 
 
 class Linear:
-    """Products in one graph: of `x` [rows, in] with a weight stored as [out, in] and a bias [out]; [rows, out]."""
+    """Products in the graph `g`: of `x` [rows, in] with a weight stored as [out, in] and a bias [out]; [rows, out]."""
 
     def __init__(self, g: GraphBuilder) -> None:
         self.g = g
