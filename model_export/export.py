@@ -132,8 +132,8 @@ def export(
     `precision` may be "auto": the first of AUTO_ORDER that is fast here, which is measured for bf16, and whose check
     stays within AUTO_MIN_COSINE, otherwise fp32. `name` is the checkpoint's, if it is not the folder's, and `version`
     the model's; `prepacked` stores the weights also packed for this machine; `without_modules` leaves out
-    sentence-transformers' modules that are not computed. `base` is that of an adapter, if not the one that its config
-    names, and `head` what a classifier classifies, "labels" or "tags", if config.json does not say it.
+    sentence-transformers' modules that are not computed. `base` is an adapter's base, by default that of its config,
+    and `head` is what a classifier classifies, "labels" or "tags", if config.json does not say it.
     Raises ExportError, and then leaves nothing behind, if the checkpoint or the combination is not supported, the
     folder cannot be written, or the written artifact does not compute the checkpoint's vectors.
     """
@@ -184,7 +184,7 @@ def _export(
     heads, labels = built.heads.present, len(built.classifier.names)
     expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)
     with atomic_folder(artifact / device) as folder:
-        tokenizer.save(folder / TOKENIZER)
+        tokenizer.tokenizer.save(str(folder / TOKENIZER), pretty=False)
         _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         words = one_word_texts(sizes.vocabulary, tokenizer.tokenizer.encode("").ids) if precision != "fp32" else ()

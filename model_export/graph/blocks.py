@@ -18,7 +18,7 @@ from .builder import TYPES, GraphBuilder, Value
 from .positions import PositionedRows, differences, positions_of
 
 QUERIES = 256  # in a block: with it, the scores of 8,192 tokens in 12 heads take 100 MB
-BAND = 64  # slots of a band of queries, whose keys are in it, in the one before and in the one after it
+BAND = 64  # slots of a band of queries, whose keys are in it, in the band before and in the band after
 NARROW = 64  # channels: attention products of such heads add up 256 keys at once, so that a band may begin anywhere
 
 
@@ -86,7 +86,7 @@ class DistanceRows(PositionedRows):
 
     def probabilities(self, projections: Projections, states: Value) -> Value:
         g, layer = self.g, projections.layer
-        positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
+        positions = positions_of(g, states)
         with g.scope("query"):
             query = self._prepare("query", self.linear.affine(states, *projections.query), layer, positions)
         with g.scope("key"):
@@ -106,7 +106,7 @@ def within(g: GraphBuilder, window: int, distances: Value, bias: Value) -> Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bands:
-    """The slots of all rows in one line, cut into bands of queries."""
+    """The slots of all rows in a line, cut into bands of queries."""
 
     queries: RowIndex
     keys: Value  # [bands, heads, three times the width]
@@ -117,7 +117,7 @@ class BlockedRows(DistanceRows):
     """Distance rows with memory that grows with the tokens and not with their square.
 
     A layer with a window of at most BAND computes the scores of each band of queries with three bands of keys. Another
-    one, and the last one, computes those of QUERIES queries of each row at a time.
+    layer, and the last layer, computes those of QUERIES queries of each row at a time.
     """
 
     _slots: Slots = field(init=False)

@@ -19,7 +19,7 @@ from .channel_shift import NoShift
 from .linear import Linear, Norm
 from .positions import PositionedRows, differences, positions_of
 
-CONTENT_TO_POSITION = "c2p"  # the term with K; the other one has Q
+CONTENT_TO_POSITION = "c2p"  # the term with K; the other term has Q
 
 
 def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32]:
@@ -36,7 +36,7 @@ def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32
 
 @dataclass(frozen=True, slots=True)
 class DisentangledProjections(Projections):
-    """The queries are divided by the root of the number of terms, so that the scale of the scores is the usual one."""
+    """The queries are divided by the root of the number of terms, so that the scores have the usual scale."""
 
     tables: Mapping[str, LazyWeight]  # by term, [heads, 2 * span, head size], with the scale of the scores
 
@@ -122,7 +122,7 @@ class DisentangledRows(PositionedRows):
         query, key = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
         scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=size**-0.5)
         with g.scope("distances"):
-            positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
+            positions = positions_of(g, states)
             rows = self._table_rows(differences(g, positions, positions))
         return g.op("Softmax", self._add_distances(scores, projections, query, key, rows), axis=-1)
 
@@ -152,7 +152,7 @@ class DisentangledRows(PositionedRows):
     def _table_rows(self, distances: Value) -> Value:
         """[..., heads, queries, keys] from `distances` [..., queries, keys]: each pair's table row.
 
-        Pairs of different texts also have one; separating_bias masks them.
+        Pairs of different texts also have a row; separating_bias masks them.
         """
         g, positions = self.g, self.parts.architecture.positions
         stored = bucket_rows(self._relative, positions)[::-1]  # of keys - queries

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .attention import MASKED_SCORES, QuerySlots, variants
-from .builder import TYPES, Value
+from .builder import Value
 from .positions import PositionedRows, differences, positions_of
 
-BUCKETS, EXACT = 32, 8  # half of the buckets are of keys before the query, and the nearest EXACT are one distance each
+BUCKETS, EXACT = 32, 8  # half of the buckets are of keys before the query, and the nearest EXACT hold a distance each
 FARTHEST = 128  # the distance from which on all keys share a bucket
 
 
@@ -27,7 +27,7 @@ class RelativeRows(PositionedRows):
         return g.op("Transpose", g.op("Gather", self._table(), index, axis=1), perm=[1, 0, 2, 3])
 
     def _bias_of_one(self, states: Value) -> Value | None:
-        positions = self.g.op("Cast", positions_of(self.g, states), to=int(TYPES["int32"]))
+        positions = positions_of(self.g, states)
         return self.g.op("Gather", self._table(), self._columns(differences(self.g, positions, positions)), axis=1)
 
     def _columns(self, distances: Value) -> Value:

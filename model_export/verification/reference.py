@@ -14,7 +14,7 @@ from ..lazy_weight import LazyWeight
 from ..sentence import Dense, Layer, LayerNorm, SentenceModel
 from .activations import ACTIVATIONS, Doubles
 
-READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of one activation each
+READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of an activation each
 MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes
 LENGTHS = (2, 3, 17, 31, 64, 130)
 ATTENTION_TOKENS = 64  # the attention of longer sequences is not kept
@@ -64,7 +64,7 @@ def layer_norm(x: Doubles, weight: Doubles, bias: Doubles, epsilon: float) -> Do
 
 
 def _balance(largest: Doubles, weights: Doubles) -> Doubles:
-    """`channel_balances` of one activation, within MAX_BALANCE of 1; from the largest number and weight of channels."""
+    """`channel_balances` of an activation, within MAX_BALANCE of 1; from the largest number and weight of channels."""
     found = np.sqrt(np.maximum(largest, TINY) / np.maximum(weights, TINY))
     return np.asarray(np.clip(found / np.exp(np.log(found).mean()), 1 / MAX_BALANCE, MAX_BALANCE))
 
@@ -250,7 +250,7 @@ class Reference:
     def _layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
         """The states after a layer, both [tokens, hidden]: a norm after attention, another after feed-forward.
 
-        `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
+        `x` [tokens, hidden] holds all sequences in a line; only attention separates them, at `ends`.
         """
         self._note_spread("attention", layer, x - self._offsets[-1], w)
         before = x
@@ -293,9 +293,9 @@ class Reference:
     def _attention(
         self, layer: int, query: Doubles, key: Doubles, value: Doubles, distances: Mapping[str, Doubles]
     ) -> tuple[Doubles, Doubles]:
-        """P V per head of one sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size)).
+        """P V per head of a sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size)).
 
-        Each of the `distances` (DeBERTa) adds a term to the products and one to what the head size is multiplied by.
+        Each of the `distances` (DeBERTa) adds a term to the products and 1 to the factor of the head size.
         """
         a, (q, k, v) = self.architecture, (self._heads(x) for x in (query, key, value))
         if a.rotary:
@@ -378,7 +378,7 @@ class Reference:
 
 
 def sentence_vector(hidden: Doubles, model: SentenceModel) -> Doubles:
-    """The vector [width] of one text without a prompt, before a Normalize at the end: `hidden` is [length, channels].
+    """The vector [width] of a text without a prompt, before a Normalize at the end: `hidden` is [length, channels].
 
     The formulas are those of sentence-transformers' modules Pooling, Dense, LayerNorm and Normalize.
     """

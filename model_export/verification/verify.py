@@ -48,9 +48,8 @@ class Expected:
 
     sequences: Sequence[Ints]  # each [length]
     hidden: Sequence[Doubles]  # each [length, hidden]
-    outputs: Mapping[
-        str, Sequence[Doubles]
-    ]  # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; and layer_tokens
+    # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; and layer_tokens
+    outputs: Mapping[str, Sequence[Doubles]]
     attention: Sequence[Doubles]  # of the first sequences, [layers, heads, length, length]
     layers: int
     modes: Sequence[str]  # that the output `sentence` pools by
@@ -141,7 +140,7 @@ def measure_speeds(folder: Path, expected: Expected, layout: str) -> dict[str, f
 
 
 def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str, float]:
-    """The errors of all outputs but the attention. Raises PrecisionError as `verify`."""
+    """The errors of all outputs but the attention. Raises the PrecisionError of `verify`."""
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
@@ -185,7 +184,7 @@ def _run(graph: Graph, expected: Expected, heads: Sequence[str], layout: str) ->
 
 
 def _rows(graph: Graph, expected: Expected, sequences: Sequence[Ints], layout: str, **asked: Any) -> list[Row]:
-    """The answers of one batch of `sequences`, of each of which `asked` are the fields of Tokens."""
+    """The answers of a batch of `sequences`; each has the fields `asked` of Tokens."""
     tokens = [Tokens(ids=ids, types=np.zeros(len(ids), np.int32), **asked) for ids in sequences]
     batch = pack(tokens, layout, expected.modes, of_means=expected.of_means)
     names = sorted(batch.outputs)
