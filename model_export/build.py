@@ -8,23 +8,24 @@ from .artifact.cpu import BF16
 from .artifact.manifest import TOKEN_WEIGHTS
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError, PrecisionError
-from .graph.alibi import ALIBI
+from .graph.alibi import AlibiRows, BlockedAlibiRows
 from .graph.attention import (
     Attention,
     Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
     PlainRows,
+    variants,
 )
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
-from .graph.disentangled import DISENTANGLED
-from .graph.encoder import ENCODERS, Encoder
+from .graph.disentangled import DisentangledRows, WholeTableRows
+from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.pooling import build_sentence, build_token_outputs
-from .graph.relative import RELATIVE
-from .graph.rotary import ROTARY
+from .graph.relative import RelativeRows
+from .graph.rotary import BlockedRotaryRows, RotaryRows
 from .graph.states import build_attention, declare_states, name_states
 from .labels import Classifier, classifier_of
 from .lazy_weight import LazyWeight
@@ -35,12 +36,15 @@ from .tokenizer_check import ModelBounds, why_unusable
 from .verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
-POSITIONAL = {
-    "alibi": ALIBI,
-    "disentangled": DISENTANGLED,
-    "relative": RELATIVE,
-    "rotary": ROTARY,
-}  # `Architecture.positional` -> what replaces each kind of attention
+POSITIONAL = {  # `Architecture.positional` -> what replaces each kind of attention
+    "alibi": variants(BlockedAlibiRows, AlibiRows),
+    "disentangled": variants(DisentangledRows, WholeTableRows),
+    "relative": variants(RelativeRows, RelativeRows),
+    "rotary": {  # OpenVINO 2026.4 does not read ONNX Runtime's operator
+        kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
+    },
+}
+ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
 PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
 MAX_LISTED = 5  # weights in an error message

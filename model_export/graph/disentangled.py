@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..architecture import CONVOLUTION_WIDTH, RelativePositions
 from ..checkpoint import NamedWeights
 from ..lazy_weight import Array, Dense, LazyWeight
-from .attention import PackedRows, Projections, Slots, concat_rows, variants
+from .attention import PackedRows, Projections, Slots, concat_rows
 from .builder import TYPES, GraphBuilder, Value
 from .channel_shift import NoShift
 from .linear import Linear, Norm
@@ -175,9 +175,6 @@ class WholeTableRows(DisentangledRows):
 
     def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:  # noqa: ARG002
         return ()
-
-
-DISENTANGLED = variants(DisentangledRows, WholeTableRows)
 
 
 def add_convolution(

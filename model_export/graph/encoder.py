@@ -212,6 +212,3 @@ class TwiceNormedEncoder(Encoder):
         shifted = self.shift.compensate_sum(dense[1], 2 * i)
         attended = self.linear.add_and_norm(context, dense[0], shifted, states, norm)
         return self._norm("second_norm", i, 2 * i + 1).of(self.g, self.g.op("Add", attended, states))
-
-
-ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import MASKED_SCORES, QuerySlots, variants
+from .attention import MASKED_SCORES, QuerySlots
 from .builder import Value
 from .positions import PositionedRows, differences, positions_of
 
@@ -48,6 +48,3 @@ def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
     growth = np.log2(np.maximum(size, 1) / EXACT) / np.log2(FARTHEST / EXACT)
     far = np.minimum(EXACT + np.trunc(growth * EXACT).astype(np.int64), 2 * EXACT - 1)
     return np.asarray(np.where(size < EXACT, size, far) + np.where(distances > 0, BUCKETS // 2, 0))
-
-
-RELATIVE = variants(RelativeRows, RelativeRows)

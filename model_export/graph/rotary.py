@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..architecture import Rotary
-from .attention import Bf16PackedRows, Projections, variants
+from .attention import Projections
 from .blocks import BlockedRows, DistanceRows
 from .builder import TYPES, Value
 
@@ -51,8 +51,3 @@ def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
 
 class BlockedRotaryRows(RotaryRows, BlockedRows):
     """Blocked rows whose queries and keys are turned."""
-
-
-ROTARY = {  # OpenVINO 2026.4 does not read ONNX Runtime's operator
-    kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
-}
