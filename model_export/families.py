@@ -153,16 +153,6 @@ def without(names: Mapping[str, str], *parts: str) -> dict[str, str]:
     return {part: name for part, name in names.items() if part not in parts}
 
 
-BERT = Family(
-    prefix="bert.",
-    parts=stored.BERT_PARTS,
-    heads=stored.BERT_HEADS,
-    keys=BERT_KEYS,
-    defaults=BERT_DEFAULTS,
-    pair="is_next",
-    pair_of_name={"macbert": "order"},
-    ignored_heads={"fit_dense": "distillation"},  # TinyBERT's, between its states and its teacher's
-)
 ROBERTA = Family(
     prefix="roberta.",
     parts=stored.BERT_PARTS,
@@ -205,10 +195,17 @@ JINA = Family(
     mlm_activation="gelu",
     tokens=ROBERTA_TOKENS,
 )
-
-
 FAMILIES = {
-    "bert": BERT,
+    "bert": Family(
+        prefix="bert.",
+        parts=stored.BERT_PARTS,
+        heads=stored.BERT_HEADS,
+        keys=BERT_KEYS,
+        defaults=BERT_DEFAULTS,
+        pair="is_next",
+        pair_of_name={"macbert": "order"},
+        ignored_heads={"fit_dense": "distillation"},  # TinyBERT's, between its states and its teacher's
+    ),
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,

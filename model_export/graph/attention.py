@@ -9,7 +9,7 @@ import numpy as np
 
 from ..artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
 from ..checkpoint import NamedWeights
-from ..lazy_weight import Dense, LazyWeight, affine_at
+from ..lazy_weight import Dense, LazyWeight
 from .builder import OPSET, TYPES, GraphBuilder, Value
 from .linear import Linear
 
@@ -17,7 +17,7 @@ from .linear import Linear
 MASKED_SCORES: Mapping[str, np.generic] = {"float32": np.float32(-1e30), "float16": np.float16(-60000)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Projections:
     """A layer's query, key and value weights, [hidden, hidden], and biases, [hidden]."""
 
@@ -25,20 +25,15 @@ class Projections:
     key: Dense
     value: Dense
     layer: int
-
-    def fold_value_bias(self, weight: LazyWeight, bias: LazyWeight) -> LazyWeight:
-        """The bias of the output layer (`weight` [hidden, hidden], `bias`) plus the contribution of the values' bias.
-
-        A query's probabilities add up to 1, so the values' bias reaches the context unchanged.
-        """
-        return affine_at(weight, self.value[1], bias)
+    tables: Mapping[str, LazyWeight] = field(default_factory=dict)  # of disentangled attention, see `disentangle`
 
 
 @dataclass(slots=True)
 class Attention(ABC):
     """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1).
 
-    Keys have no bias, since it adds the same to all scores of a query; for the values' see `fold_value_bias`.
+    Keys have no bias, since it adds the same to all scores of a query. The values' bias is in the output layer's: a
+    query's probabilities add up to 1, so it reaches the context unchanged.
     """
 
     layout: ClassVar[str]  # of the batch that it reads
@@ -79,6 +74,14 @@ class Attention(ABC):
 
         The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
         """
+
+    def _probabilities_of(self, query: Value, key: Value, bias: Value | None = None) -> Value:
+        """softmax(Q K^T / sqrt(head size) + bias) of a sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
+        g = self.g
+        shape = g.int64(0, self.heads, self.head_size)  # 0: as many tokens
+        by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
+        scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=self.head_size**-0.5)
+        return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +197,7 @@ class PackedRows(Attention):
         with g.scope("key_value"):
             both = self._keys_and_values(projections, states)
         key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
-        return attention_probabilities(g, query, key, self.heads, self.hidden, self._bias_of_one(states))
+        return self._probabilities_of(query, key, self._bias_of_one(states))
 
     def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
         """What is added to the scores of a sequence `states` [tokens, hidden] that is alone."""
@@ -274,16 +277,6 @@ class PlainRows(PackedRows):
         return self.g.op("Gather", flat, index, axis=0)
 
 
-def attention_probabilities(
-    g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int, bias: Value | None = None
-) -> Value:
-    """softmax(Q K^T / sqrt(head size) + bias) of a sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
-    shape = g.int64(0, heads, hidden // heads)  # 0: as many tokens
-    by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
-    scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=(hidden // heads) ** -0.5)
-    return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
-
-
 def concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
     """[m, in] and [n, in] -> [m + n, in]."""
     shape = (first.shape[0] + second.shape[0], *first.shape[1:])
@@ -318,7 +311,7 @@ class CumulativeLengths(Attention):
         return self.g.op("Gather", context, self._selected, axis=0) if last else context
 
     def probabilities(self, projections: Projections, states: Value) -> Value:
-        return attention_probabilities(self.g, *self._query_and_key(projections, states), self.heads, self.hidden)
+        return self._probabilities_of(*self._query_and_key(projections, states))
 
     def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
         with self.g.scope("query"):

@@ -11,7 +11,6 @@ from .attention import (
     QuerySlots,
     RowIndex,
     Slots,
-    attention_probabilities,
     separating_bias,
 )
 from .builder import TYPES, GraphBuilder, Value
@@ -94,7 +93,7 @@ class DistanceRows(PositionedRows):
         bias, window = None, self._windows[layer]
         if self._reads_distances(window):
             bias = self._bias_at(window, g.constant(np.zeros((1, 1), g.dtype)), differences(g, positions, positions))
-        return attention_probabilities(g, query, key, self.heads, self.hidden, bias)
+        return self._probabilities_of(query, key, bias)
 
 
 def within(g: GraphBuilder, window: int, distances: Value, bias: Value) -> Value:

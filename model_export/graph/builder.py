@@ -184,10 +184,6 @@ class GraphBuilder:
     def outputs(self) -> dict[str, Tensor]:
         return {value.name: _tensor(value) for value in self._graph.outputs}
 
-    def named(self, path: str) -> Value:
-        """A weight made before, by its path."""
-        return next(value for value in self._contents if value.name == path)
-
     def constant(self, content: NDArray[np.generic] | np.generic) -> Value:
         """A small array or number; equal contents are one value."""
         array = np.asarray(content)

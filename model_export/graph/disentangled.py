@@ -5,7 +5,7 @@ distances, which are computed at export, and b is the bucket of i - j. A model m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,24 +34,15 @@ def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32
     return np.asarray(rows, np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class DisentangledProjections(Projections):
-    """The queries are divided by the root of the number of terms, so that the scores have the usual scale."""
-
-    tables: Mapping[str, LazyWeight]  # by term, [heads, 2 * span, head size], with the scale of the scores
-
-    def keys_and_values(self) -> Dense:
-        """The joint projection. The keys have their bias, since it does not add the same to all scores of a query."""
-        biases = (self.key[1], LazyWeight(self.value[1].shape, lambda: np.zeros(self.value[1].shape, np.float32)))
-        return concat_rows(self.key[0], self.value[0]), concat_rows(*biases)
-
-
 def _scale(weight: LazyWeight, factor: float) -> LazyWeight:
     return LazyWeight(weight.shape, lambda: weight.load() * np.float32(factor))
 
 
-def disentangle(parts: NamedWeights, projections: Projections) -> DisentangledProjections:
-    """A layer's `projections` with its tables."""
+def disentangle(parts: NamedWeights, projections: Projections) -> Projections:
+    """A layer's `projections` with its tables by term, [heads, 2 * span, head size], which have the scores' scale.
+
+    The queries are divided by the root of the number of terms, so that the scores have the usual scale.
+    """
     a, relative = parts.architecture, parts.architecture.relative
     assert relative is not None
     share = (1 + len(relative.terms)) ** -0.5
@@ -62,9 +53,7 @@ def disentangle(parts: NamedWeights, projections: Projections) -> DisentangledPr
         dense = parts.dense(part, a.hidden, a.hidden, layer=projections.layer)
         tables[term] = _project_distances(parts, relative, dense, factor * a.head_size**-0.5)
     query = (_scale(projections.query[0], share), _scale(projections.query[1], share))
-    return DisentangledProjections(
-        query=query, key=projections.key, value=projections.value, layer=projections.layer, tables=tables
-    )
+    return replace(projections, query=query, tables=tables)
 
 
 def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: Dense, scale: float) -> LazyWeight:
@@ -105,8 +94,10 @@ class DisentangledRows(PositionedRows):
             }
 
     def _keys_and_values(self, projections: Projections, states: Value) -> Value:
-        assert isinstance(projections, DisentangledProjections)
-        return self.linear.affine(states, *projections.keys_and_values())
+        """The keys have their bias, since it does not add the same to all scores of a query."""
+        (key, bias), (value, _) = projections.key, projections.value
+        no_bias = LazyWeight(bias.shape, lambda: np.zeros(bias.shape, np.float32))
+        return self.linear.affine(states, concat_rows(key, value), concat_rows(bias, no_bias))
 
     def _bias_in_layer(self, projections: Projections, query: Value, key: Value, *, last: bool) -> Value:
         return self._add_distances(self._index[last].bias, projections, query, key, self._rows[last])
@@ -128,7 +119,6 @@ class DisentangledRows(PositionedRows):
 
     def _add_distances(self, bias: Value, projections: Projections, query: Value, key: Value, rows: Value) -> Value:
         """`bias` plus the scores of queries with table K and of keys with table Q; [..., heads, queries, keys]."""
-        assert isinstance(projections, DisentangledProjections)
         g = self.g
         with g.scope("distances"):
             for term, table in projections.tables.items():

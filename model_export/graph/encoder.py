@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..checkpoint import NamedWeights
-from ..lazy_weight import Dense, LazyWeight
+from ..lazy_weight import Dense, LazyWeight, affine_at
 from .attention import Attention, Projections
 from .builder import CONTRIB, GraphBuilder, Value
 from .channel_shift import NoShift
@@ -113,7 +113,7 @@ class Encoder:
                 projections, last = self.projections(i), i == a.layers - 1
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
                 if not (a.rotary and a.rotary[i].turns_values):
-                    bias = projections.fold_value_bias(weight, bias)
+                    bias = affine_at(weight, projections.value[1], bias)
                 read = self.attention_input(i, key_value_states)
                 asked = self.attention_input(i, query_states) if last else read
                 context = self.attention.context(projections, asked, read, last=last)

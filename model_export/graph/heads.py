@@ -279,7 +279,7 @@ class Heads:
             decoder = parts.weight("mlm_decoder", (a.vocabulary, a.embedding))
             weight = word if np.array_equal(decoder.load(), word.load()) else decoder
         with self.g.using_dtype(dtype):
-            rows = self.g.named("embeddings/word") if weight is word else self.g.weight("decoder", weight)
+            rows = self.g.weight("decoder", weight)  # that of the embeddings if it is tied
             return Decoder(weight=weight, rows=rows, bias=self.g.weight("decoder.bias", self._decoder_bias()))
 
     def _decoder_bias(self) -> LazyWeight:
