@@ -18,7 +18,7 @@ FILES = {"adapter_model.safetensors": read_safetensors, "adapter_model.bin": rea
 WRAPPER = "base_model.model."  # before the names of the base's weights
 # A is [r, in] and B [out, r]; of a table of [rows, width] they are [r, rows] and [width, r]
 LORA = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB])(\.weight)?")
-STORED = (".weight", ".bias")  # ends of the names of what replaces the base's, as a classifier
+STORED = (".weight", ".bias")  # ends of the names of weights that replace the base's, such as a classifier
 HEADS = {"SEQ_CLS": "labels", "TOKEN_CLS": "tags"}  # task_type -> what a classifier classifies
 VARIANTS = (  # settings under which W + alpha / r * B A is not the merged weight
     *("use_dora", "lora_bias", "layer_replication", "target_parameters", "trainable_token_indices"),

@@ -95,7 +95,7 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
 
 
 def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
-    """By layer_types or global_attn_every_n_layers, and by rope_parameters (transformers 5) or the older keys."""
+    """Reads layer_types or global_attn_every_n_layers, and rope_parameters (transformers 5) or the older keys."""
     every = int_setting(config, "global_attn_every_n_layers", 3, least=1)
     kinds = config.get("layer_types") or [LOCAL if i % every else GLOBAL for i in range(layers)]
     window = int_setting(config, "local_attention", 128, least=2) // 2
@@ -118,7 +118,7 @@ def roformer_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
 
 
 def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
-    """With the fixed NTK scaling that the published models have, in rope_scaling."""
+    """Reads rope_theta, and in rope_scaling the fixed NTK scaling that the published models have."""
     theta = rope_theta(_section(config, "rope_parameters"), config.get("rope_theta", 160_000.0))
     scaling = _section(config, "rope_scaling") or {"type": "ntk", "factor": 1.0}
     factor = scaling.get("factor")
@@ -152,7 +152,7 @@ def rope_theta(parameters: Config, default: Any) -> float:
 
 
 def relative_positions(config: Config) -> RelativePositions:
-    """DeBERTa's, by its config. Raises ExportError if it sets something that is not computed."""
+    """The settings of a DeBERTa. Raises ExportError if its config sets something that is not computed."""
     stated = config.get("pos_att_type") or []
     terms = frozenset(map(str, stated) if isinstance(stated, list) else str(stated).lower().replace(" ", "").split("|"))
     if not terms <= {"c2p", "p2c"}:

@@ -70,27 +70,6 @@ def graph_outputs(layers: tuple[int, ...]) -> frozenset[str]:
     return frozenset({OFFSETS, *map(hidden_name, layers)})
 
 
-def layer_rows(name: str, layers: tuple[int, ...], outputs: Arrays, own: slice, selected: slice) -> NDArray[np.generic]:
-    """The output `name` of a sequence, layer after layer: a row for each layer, or for each token of each layer.
-
-    `own` are its tokens in the batch, and `selected` those of them that the last layer computed; the first is [CLS].
-    For ATTENTION_OUTPUTS the states that the attention of each layer reads, in the graph's dtype; [layers, tokens,
-    hidden].
-    """
-    if name in ATTENTION_OUTPUTS:
-        return np.stack([outputs[hidden_name(layer)][own] for layer in layers])
-    rows = []
-    for layer in layers:
-        states = outputs[hidden_name(layer)][selected if layer == LAST else own]
-        states = states.astype(np.float32, copy=False) + outputs[OFFSETS][layer]
-        if name == "layer_cls":
-            states = states[:1]
-        elif name == "layer_mean":  # the sum does not depend on the neighbours, since it is over the first axis
-            states = states.mean(axis=0, dtype=np.float64, keepdims=True).astype(np.float32)
-        rows.append(states)
-    return np.concatenate(rows)
-
-
 @lru_cache(maxsize=1024)
 def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
     """The kinds of owner (SEQUENCE, TOKEN, ...) of the rows of `outputs`."""
@@ -200,13 +179,34 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
         spans = {**spans, SPARSE: [next(found) if asks else slice(0) for asks in asked]}
     return [
         {
-            ASKED_AS.get(name, name): layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
+            ASKED_AS.get(name, name): _by_layer(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
             if name in LAYER_OUTPUTS
             else outputs[name][spans[OUTPUTS[name]][i]]
             for name in tokens.outputs
         }
         for i, tokens in enumerate(batch.owners)
     ]
+
+
+def _by_layer(name: str, layers: tuple[int, ...], outputs: Arrays, own: slice, selected: slice) -> NDArray[np.generic]:
+    """The output `name` of a sequence, layer after layer: a row for each layer, or for each token of each layer.
+
+    `own` are its tokens in the batch, and `selected` those of them that the last layer computed; the first is [CLS].
+    For ATTENTION_OUTPUTS it is the states that each layer's attention reads, [layers, tokens, hidden], in the graph's
+    dtype.
+    """
+    if name in ATTENTION_OUTPUTS:
+        return np.stack([outputs[hidden_name(layer)][own] for layer in layers])
+    rows = []
+    for layer in layers:
+        states = outputs[hidden_name(layer)][selected if layer == LAST else own]
+        states = states.astype(np.float32, copy=False) + outputs[OFFSETS][layer]
+        if name == "layer_cls":
+            states = states[:1]
+        elif name == "layer_mean":  # the sum does not depend on the neighbours, since it is over the first axis
+            states = states.mean(axis=0, dtype=np.float64, keepdims=True).astype(np.float32)
+        rows.append(states)
+    return np.concatenate(rows)
 
 
 def _select_positions(tokens: Tokens, modes: Sequence[str]) -> Ints:

@@ -55,7 +55,7 @@ def _flags() -> set[str]:
 
 @contextmanager
 def float_state_kept() -> Iterator[None]:
-    """Restores at the end how the calling thread computes with floats: with denormals, and in which rounding.
+    """Restores the float state of the calling thread at the end: denormals and rounding.
 
     Only on Linux; on another system nothing is kept.
     """

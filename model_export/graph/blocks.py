@@ -76,7 +76,7 @@ class DistanceRows(PositionedRows):
         return self.linear.product(states, projections.value[0])
 
     def _context(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
-        """The context [queries, hidden]; the others are [tokens or queries, 1, hidden]."""
+        """The context [queries, hidden]; `query`, `key` and `value` are [tokens or queries, 1, hidden]."""
         index = self._in_windows[window, last]
         key, value = self._gather_heads(key, self._keys), self._gather_heads(value, self._keys)
         return self._join_heads(
