@@ -77,8 +77,7 @@ MODERNBERT_BIASES = {
     **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
     **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
 }
-NOMIC_KEYS = {  # as transformers names them, or as they were published
-    "vocabulary": "vocab_size",
+NOMIC_KEYS = BERT_KEYS | {  # as transformers names them, or as they were published
     "hidden": "hidden_size|n_embd",
     "embedding": "hidden_size|n_embd",
     "layers": "num_hidden_layers|n_layer",
@@ -87,7 +86,6 @@ NOMIC_KEYS = {  # as transformers names them, or as they were published
     "activation": "hidden_act|activation_function",
     "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
     "positions": "max_position_embeddings|n_positions",
-    "segments": "type_vocab_size",
 }
 NOMIC_BIASES = {
     **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
@@ -112,10 +110,12 @@ class Family:
     """What distinguishes a family's checkpoints from BERT's."""
 
     prefix: str  # of `parts`, in a checkpoint that also has heads; "|" is between two that are in use
-    parts: Mapping[str, str]  # part of the encoder -> its stored name
-    heads: Mapping[str, str]  # part of a head -> its stored name; "|" is between two names that are in use
-    keys: Mapping[str, str]  # our number -> the config's key; "|" is between two that are in use
-    defaults: Config  # transformers' defaults for keys that the config lacks
+    parts: Mapping[str, str] = field(default_factory=lambda: stored.BERT_PARTS)  # part of the encoder -> stored name
+    # part of a head -> stored name; "|" is between two names that are in use
+    heads: Mapping[str, str] = field(default_factory=lambda: stored.BERT_HEADS)
+    # our number -> the config's key; "|" is between two that are in use
+    keys: Mapping[str, str] = field(default_factory=lambda: BERT_KEYS)
+    defaults: Config = field(default_factory=lambda: BERT_DEFAULTS)  # transformers', for keys that the config lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
@@ -155,9 +155,7 @@ def without(names: Mapping[str, str], *parts: str) -> dict[str, str]:
 
 ROBERTA = Family(
     prefix="roberta.",
-    parts=stored.BERT_PARTS,
     heads=stored.DENSE_CLASSIFIER | renamed(stored.BERT_MLM, stored.ROBERTA_RULES),
-    keys=BERT_KEYS,
     defaults=BERT_DEFAULTS | {"pad_token_id": 1},
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
     mlm_activation="gelu",
@@ -170,7 +168,6 @@ GTE = Family(
     | {"projections": "encoder.layer.{i}.attention.qkv_proj", "gated": "encoder.layer.{i}.mlp.up_gate_proj"},
     heads=stored.CLASSIFIERS
     | {"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.norm", "mlm_decoder": "lm_head.decoder"},
-    keys=BERT_KEYS,
     defaults=BERT_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192},
     positional="rotary",
     rotary=gte_rotary,
@@ -183,9 +180,7 @@ GTE = Family(
 JINA = Family(
     prefix="bert.",
     parts=without(stored.BERT_PARTS, "position", "intermediate") | stored.JINA_PARTS,
-    heads=stored.BERT_HEADS,
     keys=BERT_KEYS | {"activation": "feed_forward_type"},
-    defaults=BERT_DEFAULTS,
     positional="alibi",
     is_gated=True,
     slices={"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
@@ -198,10 +193,6 @@ JINA = Family(
 FAMILIES = {
     "bert": Family(
         prefix="bert.",
-        parts=stored.BERT_PARTS,
-        heads=stored.BERT_HEADS,
-        keys=BERT_KEYS,
-        defaults=BERT_DEFAULTS,
         pair="is_next",
         pair_of_name={"macbert": "order"},
         ignored_heads={"fit_dense": "distillation"},  # TinyBERT's, between its states and its teacher's
@@ -234,9 +225,6 @@ FAMILIES = {
     "ernie": Family(
         prefix="ernie.",
         parts=stored.BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"},
-        heads=stored.BERT_HEADS,
-        keys=BERT_KEYS,
-        defaults=BERT_DEFAULTS,
         task_types=lambda config: (
             int_setting(config, "task_type_vocab_size", 3, least=1) if config.get("use_task_id") else 0
         ),
@@ -258,7 +246,6 @@ FAMILIES = {
         parts=renamed(stored.BERT_PARTS, stored.MPNET_RULES) | {"relative": "encoder.relative_attention_bias"},
         heads=ROBERTA.heads,
         keys=KEYS_WITHOUT_SEGMENTS,
-        defaults=BERT_DEFAULTS,
         fixed={"segments": 0},
         position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
         positional="relative",

@@ -68,12 +68,21 @@ class Attention(ABC):
         `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
         """
 
-    @abstractmethod
     def probabilities(self, projections: Projections, states: Value) -> Value:
         """softmax(Q K^T / sqrt(head size)) of a sequence `states` [tokens, hidden]; [heads, tokens, tokens].
 
         The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
         """
+        query, key = self._query_and_key(projections, states)
+        return self._probabilities_of(query, key, self._bias_of_one(states))
+
+    @abstractmethod
+    def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
+        """The queries and keys of `states`, both [tokens, hidden]."""
+
+    def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
+        """What is added to the scores of a sequence `states` [tokens, hidden] that is alone."""
+        return None
 
     def _probabilities_of(self, query: Value, key: Value, bias: Value | None = None) -> Value:
         """softmax(Q K^T / sqrt(head size) + bias) of a sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
@@ -190,18 +199,13 @@ class PackedRows(Attention):
         probabilities = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
         return g.op("MatMul", probabilities, value)
 
-    def probabilities(self, projections: Projections, states: Value) -> Value:
+    def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
         g = self.g
         with g.scope("query"):
             query = self.linear.affine(states, *projections.query)
         with g.scope("key_value"):
             both = self._keys_and_values(projections, states)
-        key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
-        return self._probabilities_of(query, key, self._bias_of_one(states))
-
-    def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
-        """What is added to the scores of a sequence `states` [tokens, hidden] that is alone."""
-        return None
+        return query, g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
 
     def _bias(self, queries: QuerySlots, keys: Value) -> Value:
         """What is added to the scores of `queries` in all layers; `keys` are those of Slots."""
@@ -309,9 +313,6 @@ class CumulativeLengths(Attention):
         inputs = (query, key, value, None, self._offset, self._lengths)
         context = self.g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
         return self.g.op("Gather", context, self._selected, axis=0) if last else context
-
-    def probabilities(self, projections: Projections, states: Value) -> Value:
-        return self._probabilities_of(*self._query_and_key(projections, states))
 
     def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
         with self.g.scope("query"):
