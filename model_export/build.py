@@ -104,7 +104,7 @@ class BuiltModel:
 def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_modules: bool = False) -> BuiltModel:
     """The graph of a checkpoint. Raises ExportError if a weight is missing, of another shape, or left over.
 
-    Also if a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
+    Raises it also for a module of sentence-transformers that is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
     sizes, reference = parts.architecture, Reference(parts)

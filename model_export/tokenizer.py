@@ -337,7 +337,7 @@ def _stated_names(folder: Path, files: Files, assumed: dict[str, str]) -> dict[s
 def _special_tokens(tokenizer: Tokenizer, family: Family, names: Mapping[str, str]) -> dict[str, int]:
     """cls, sep, mask, pad, unk -> id, by `names` or by the usual spelling; without those that the tokenizer lacks.
 
-    Also bos and eos, if they are stated and are none of these.
+    It has bos and eos too, if they are stated and are none of these.
     """
     found: dict[str, int] = {}
     for name in (*BERT_TOKENS, "bos", "eos"):

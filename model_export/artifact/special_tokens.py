@@ -18,7 +18,7 @@ def own_special_tokens(tokenizer: Tokenizer, standard: Mapping[str, int]) -> dic
 
 
 def describe_own(tokenizer: Tokenizer, standard: Mapping[str, int]) -> str:
-    """What becomes of them in a text, with the first of them; empty if there are none."""
+    """What becomes of its own special tokens in a text, with the first of them; empty if there are none."""
     own = list(own_special_tokens(tokenizer, standard).values())
     if not own:
         return ""

@@ -165,7 +165,7 @@ class GraphBuilder:
         return self.ops("Loop", count, None, *carried, outputs=len(carried), body=inner)
 
     def contrib(self, kind: str, *inputs: Value | None, **attributes: Attribute) -> Value:
-        """An operator of ONNX Runtime's own domain."""
+        """The output of an operator of ONNX Runtime's own domain."""
         return self.op(kind, *inputs, domain=CONTRIB, **attributes)
 
     def weight(self, name: str, weight: LazyWeight, dtype: int | None = None) -> Value:
@@ -194,7 +194,7 @@ class GraphBuilder:
         return self._constants[key]
 
     def int64(self, *numbers: int) -> Value:
-        """A list, such as a shape or axes."""
+        """A list as a constant, such as a shape or axes."""
         return self.constant(np.array(numbers, np.int64))
 
     def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -262,7 +262,7 @@ def _tensor(value: Value) -> Tensor:
 
 
 def _bytes_of(value: Value) -> int:
-    """Of a weight."""
+    """The size of a weight."""
     assert value.dtype
     return math.prod(map(int, value.shape or ())) * int(helper.tensor_dtype_to_np_dtype(value.dtype).itemsize)
 

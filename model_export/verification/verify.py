@@ -225,7 +225,7 @@ def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _smallest_cosine(pairs: Sequence[tuple[NDArray[np.generic], Doubles]]) -> float:
-    """Of [1, channels] to the reference's [channels]."""
+    """The smallest cosine of vectors [1, channels] to the reference's [channels]."""
     return float(np.min([_cosine(got[0], want) for got, want in pairs]))
 
 
