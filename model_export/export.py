@@ -182,17 +182,19 @@ def _export(
     )
     check_tokenizer_fits(built, tokenizer)
     heads, labels = built.heads.present, len(built.classifier.names)
-    expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)
+    expected = reference_outputs(
+        built.reference, heads, built.sentence, layout=built.layout, max_tokens=tokenizer.max_tokens, labels=labels
+    )
     with atomic_folder(artifact / device) as folder:
         tokenizer.tokenizer.save(str(folder / TOKENIZER), pretty=False)
         _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         words = one_word_texts(sizes.vocabulary, tokenizer.tokenizer.encode("").ids) if precision != "fp32" else ()
-        errors = verify(folder, expected, heads, precision, built.layout, words)
+        errors = verify(folder, expected, precision, words)
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         if auto == "" and precision == BF16:
-            checkpoint.assumed["precision"] += _check_fast(measure_speeds(folder, expected, built.layout))
+            checkpoint.assumed["precision"] += _check_fast(measure_speeds(folder, expected))
         manifest = make_manifest(
             checkpoint, built, tokenizer, expected, errors, folder, precision=precision, device=device
         )
