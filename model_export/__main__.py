@@ -159,7 +159,7 @@ def report(manifest: Manifest, artifact: Path) -> str:
 
 
 def _error(name: str, value: float) -> str:
-    """A line on one error: cosines with five digits, because 0.99631 is not 1."""
+    """A line about an error. A cosine has five digits, because 0.99631 is not 1."""
     if not name.endswith("_cosine"):
         return f"  {name} {value:.2g}"
     names = {"cls": "[CLS]", "mean": "mean", "sentence": "default"}

@@ -18,7 +18,7 @@ FILES = {"adapter_model.safetensors": read_safetensors, "adapter_model.bin": rea
 WRAPPER = "base_model.model."  # before the names of the base's weights
 # A is [r, in] and B [out, r]; of a table of [rows, width] they are [r, rows] and [width, r]
 LORA = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB])(\.weight)?")
-STORED = (".weight", ".bias")  # ends of the names of what replaces the base's, as a classifier
+STORED = (".weight", ".bias")  # ends of the names of weights that replace the base's, such as a classifier
 HEADS = {"SEQ_CLS": "labels", "TOKEN_CLS": "tags"}  # task_type -> what a classifier classifies
 VARIANTS = (  # settings under which W + alpha / r * B A is not the merged weight
     *("use_dora", "lora_bias", "layer_replication", "target_parameters", "trainable_token_indices"),
@@ -67,7 +67,7 @@ class Adapter:
         return HEADS.get(str(self.config.get("task_type")), "")
 
     def merge(self, weights: Weights, prefixes: Sequence[str]) -> Weights:
-        """The `weights` of the base, whose encoder's names may have one of `prefixes`, with those of the adapter.
+        """The `weights` of the base, whose encoder's names may have a prefix of `prefixes`, with those of the adapter.
 
         Raises ExportError if the adapter holds something that is not merged, or is not of this base.
         """
@@ -90,10 +90,8 @@ class Adapter:
             if found is None:
                 merged[find(name) or name] = weight
             elif found["side"] == "A":
-                module, other = (
-                    found["module"],
-                    stored.get(f"{name[: found.start('side')]}B{name[found.end('side') :]}"),
-                )
+                module = found["module"]
+                other = stored.get(f"{name[: found.start('side')]}B{name[found.end('side') :]}")
                 if not (target := find(f"{module}.weight")) or other is None:
                     missing = f"{self.folder} adapts {module}, which its base does not have"
                     raise ExportError(f"{missing}: give another --base, or {WAY_OUT}")
@@ -123,7 +121,7 @@ class Adapter:
         return LazyWeight(base.shape, load)
 
     def _scale(self, module: str, rank: int) -> float:
-        """alpha / r, or alpha / sqrt(r) with rank-stabilized LoRA, for one module."""
+        """alpha / r, or alpha / sqrt(r) with rank-stabilized LoRA, for a module."""
         patterns = self.config.get("alpha_pattern") or {}
         stated = [patterns[key] for key in patterns if re.match(rf"(.*\.)?({key})$", module)]
         alpha = stated[0] if stated else self.config.get("lora_alpha", 8)

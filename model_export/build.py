@@ -1,30 +1,31 @@
 """Builds the graphs of a checkpoint for a device in a precision."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .architecture import Architecture
 from .artifact.cpu import BF16
 from .artifact.manifest import TOKEN_WEIGHTS
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError, PrecisionError
-from .families import Architecture
-from .graph.alibi import ALIBI
+from .graph.alibi import AlibiRows, BlockedAlibiRows
 from .graph.attention import (
     Attention,
     Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
     PlainRows,
+    variants,
 )
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
-from .graph.disentangled import DISENTANGLED
-from .graph.encoder import ENCODERS
+from .graph.disentangled import DisentangledRows, WholeTableRows
+from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.pooling import build_sentence, build_token_outputs
-from .graph.relative import RELATIVE
-from .graph.rotary import ROTARY
+from .graph.relative import RelativeRows
+from .graph.rotary import BlockedRotaryRows, RotaryRows
 from .graph.states import build_attention, declare_states, name_states
 from .labels import Classifier, classifier_of
 from .lazy_weight import LazyWeight
@@ -35,12 +36,15 @@ from .tokenizer_check import ModelBounds, why_unusable
 from .verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
-POSITIONAL = {
-    "alibi": ALIBI,
-    "disentangled": DISENTANGLED,
-    "relative": RELATIVE,
-    "rotary": ROTARY,
-}  # `Architecture.positional` -> what replaces each kind of attention
+POSITIONAL = {  # `Architecture.positional` -> what replaces each kind of attention
+    "alibi": variants(BlockedAlibiRows, AlibiRows),
+    "disentangled": variants(DisentangledRows, WholeTableRows),
+    "relative": variants(RelativeRows, RelativeRows),
+    "rotary": {  # OpenVINO 2026.4 does not read ONNX Runtime's operator
+        kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
+    },
+}
+ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
 PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
 MAX_LISTED = 5  # weights in an error message
@@ -48,7 +52,7 @@ MAX_LISTED = 5  # weights in an error message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    linear: Mapping[str, Callable[[], Linear]]  # by device: only those that have the kernels
+    linear: Mapping[str, type[Linear]]  # by device: only those that have the kernels
     lm_head: type[ExactLogits]
     shift: type[NoShift]
     dtype: str  # of weights and activations, but for int8 products
@@ -100,16 +104,20 @@ class BuiltModel:
 def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_modules: bool = False) -> BuiltModel:
     """The graph of a checkpoint. Raises ExportError if a weight is missing, of another shape, or left over.
 
-    Also if a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
+    Raises it also for a module of sentence-transformers that is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
-    sizes, reference, linear = parts.architecture, Reference(parts), selected.linear[device]()
+    sizes, reference = parts.architecture, Reference(parts)
     sentence = embedding_model(checkpoint, sizes, without_modules=without_modules)
     parts.masks_keys = sentence.masks_keys
     kind = attention_for(precision, device, sizes, masks_keys=parts.masks_keys)
     calibrated = (reference.channel_offsets, reference.channel_balances, 2 * sizes.layers)
     shift = selected.shift(*calibrated)
     classifier = classifier_of(checkpoint.config, parts)
+
+    def encoder_in(graph: GraphBuilder) -> Encoder:
+        linear = selected.linear[device](graph)
+        return ENCODERS[sizes.norms](graph, parts, linear, kind(linear, parts), shift)
 
     def add_heads(graph: GraphBuilder, states: Value) -> Heads:
         """Adds the heads that read `states`, those after the last layer."""
@@ -125,8 +133,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
-    encoder = ENCODERS[sizes.norms]
-    states = encoder(graph, parts, linear, kind(graph, parts), shift).build()
+    states = encoder_in(graph).build()
     name_states(states)
     heads = add_heads(graph, states[-1])
     in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
@@ -135,7 +142,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     if cut is not None:
         add_heads(cut, declare_states(cut, parts, offsets))
     maps = GraphBuilder(selected.dtype)
-    build_attention(encoder(maps, parts, linear, kind(maps, parts), shift))
+    build_attention(encoder_in(maps))
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)

@@ -53,7 +53,7 @@ class Checkpoint:
     def __init__(
         self, folder: Path, name: str = "", *, version: str = "", base: Path | None = None, head: str = ""
     ) -> None:
-        """`base` is that of an adapter, unless its config names the base; `head` is what a classifier classifies."""
+        """`base` is an adapter's base, by default that of its config; `head` is what a classifier classifies."""
         self.identity = _identity(folder.resolve(), version)
         self.name = name or self.identity.source
         adapter = read_adapter(folder)
@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def files(self) -> Files:
-        """Those that state facts, without the tokenizer's; sentence-transformers reads its own only beside modules."""
+        """The files that state facts, but the tokenizer's; sentence-transformers reads its own only beside modules."""
         found = {CONFIG: self.config}
         if modules := read_modules(self.root):
             found[SENTENCE_SETTINGS] = optional_json(self.root / SENTENCE_SETTINGS)
@@ -213,7 +213,7 @@ def optional_json(path: Path) -> dict[str, Any]:
 
 
 def _identity(folder: Path, version: str) -> Identity:
-    """By the model card and the folder's name, which in the hub's cache is models--ORG--NAME/snapshots/COMMIT."""
+    """Reads the model card and the folder's name, which in the hub's cache is models--ORG--NAME/snapshots/COMMIT."""
     source, revision, repository = folder.name, "", folder.parent.parent.name
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
         source, revision = repository.removeprefix("models--").replace("--", "/"), folder.name
@@ -280,7 +280,7 @@ def _step(folder: Path) -> tuple[int, str]:
 def _files(folder: Path, kind: Format) -> list[Path]:
     """The file with all weights, or the shards that an index lists, or all files of the format.
 
-    Raises ExportError if one is missing or only a pointer of Git LFS.
+    Raises ExportError if a file is missing or is only a pointer of Git LFS.
     """
     if (folder / kind.single).is_file():
         files = [folder / kind.single]
@@ -324,20 +324,11 @@ class NamedWeights:
         self._prefix = next((one for one in prefixes if any(name.startswith(one) for name in checkpoint.names)), "")
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
-        if part in self.family.slices:
-            stored, place, count = self.family.slices[part]
-            whole = self.weight(stored, (count * shape[0], *shape[1:]), layer=layer)
-            return whole.rows(place * shape[0], (place + 1) * shape[0])
-        return self._checkpoint.weight(self._name(part, "weight", layer), shape=shape)
+        return self._find(part, "weight", shape, layer)
 
     def bias(self, part: str, size: int, *, layer: int = 0) -> LazyWeight:
         """Zeros if the family or the config says that there is none."""
-        if part in self.family.slices:
-            stored, place, count = self.family.slices[part]
-            return self.bias(stored, count * size, layer=layer).rows(place * size, (place + 1) * size)
-        if part in self.family.biases and not self._checkpoint.config.get(self.family.biases[part]):
-            return LazyWeight((size,), lambda: np.zeros(size, np.float32))
-        return self._checkpoint.weight(self._name(part, "bias", layer), shape=(size,))
+        return self._find(part, "bias", (size,), layer)
 
     def dense(self, part: str, out: int, width: int, *, layer: int = 0) -> Dense:
         return self.weight(part, (out, width), layer=layer), self.bias(part, out, layer=layer)
@@ -389,6 +380,16 @@ class NamedWeights:
         stored = self._checkpoint.names
         heads = self.family.ignored_heads.items()
         return [head for prefix, head in heads if any(name.startswith(prefix) for name in stored)]
+
+    def _find(self, part: str, kind: str, shape: tuple[int, ...], layer: int) -> LazyWeight:
+        if part in self.family.slices:
+            stored, place, count = self.family.slices[part]
+            whole = self._find(stored, kind, (count * shape[0], *shape[1:]), layer)
+            return whole.rows(place * shape[0], (place + 1) * shape[0])
+        biases = self.family.biases
+        if kind == "bias" and part in biases and not self._checkpoint.config.get(biases[part]):
+            return LazyWeight(shape, lambda: np.zeros(shape, np.float32))
+        return self._checkpoint.weight(self._name(part, kind, layer), shape=shape)
 
     def _name(self, part: str, kind: str, layer: int) -> str:
         if part in self.family.heads:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .architecture import Architecture
 from .artifact.special_tokens import describe_own
 from .build import BuiltModel, build_graph, check_tokenizer_fits
 from .checkpoint import Checkpoint
 from .errors import ExportError
-from .families import Architecture, architecture_of, family_of
+from .families import architecture_of, family_of
 from .labels import pair_labels
 from .sentence import SentenceModel
 from .token_model import embedding_model
@@ -24,7 +25,7 @@ class Description:
     refused: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """One property or reason per line."""
+        """A line for each property or reason."""
         width = max(len(name) for name, _ in self.found)
         reasons = self.refused or ["nothing: it can be exported"]
         lines = [*self.found, *(("refused", reason) for reason in reasons)]

@@ -132,8 +132,8 @@ def export(
     `precision` may be "auto": the first of AUTO_ORDER that is fast here, which is measured for bf16, and whose check
     stays within AUTO_MIN_COSINE, otherwise fp32. `name` is the checkpoint's, if it is not the folder's, and `version`
     the model's; `prepacked` stores the weights also packed for this machine; `without_modules` leaves out
-    sentence-transformers' modules that are not computed. `base` is that of an adapter, if not the one that its config
-    names, and `head` what a classifier classifies, "labels" or "tags", if config.json does not say it.
+    sentence-transformers' modules that are not computed. `base` is an adapter's base, by default that of its config,
+    and `head` is what a classifier classifies, "labels" or "tags", if config.json does not say it.
     Raises ExportError, and then leaves nothing behind, if the checkpoint or the combination is not supported, the
     folder cannot be written, or the written artifact does not compute the checkpoint's vectors.
     """
@@ -182,17 +182,19 @@ def _export(
     )
     check_tokenizer_fits(built, tokenizer)
     heads, labels = built.heads.present, len(built.classifier.names)
-    expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)
+    expected = reference_outputs(
+        built.reference, heads, built.sentence, layout=built.layout, max_tokens=tokenizer.max_tokens, labels=labels
+    )
     with atomic_folder(artifact / device) as folder:
-        tokenizer.save(folder / TOKENIZER)
+        tokenizer.tokenizer.save(str(folder / TOKENIZER), pretty=False)
         _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         words = one_word_texts(sizes.vocabulary, tokenizer.tokenizer.encode("").ids) if precision != "fp32" else ()
-        errors = verify(folder, expected, heads, precision, built.layout, words)
+        errors = verify(folder, expected, precision, words)
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         if auto == "" and precision == BF16:
-            checkpoint.assumed["precision"] += _check_fast(measure_speeds(folder, expected, built.layout))
+            checkpoint.assumed["precision"] += _check_fast(measure_speeds(folder, expected))
         manifest = make_manifest(
             checkpoint, built, tokenizer, expected, errors, folder, precision=precision, device=device
         )

@@ -52,7 +52,7 @@ def read_fact(fact: str, files: Files, assumed: dict[str, str]) -> Any:
 
 
 def _value(content: Any, key: str) -> Any:
-    """At a path of keys; of a token with flags its spelling."""
+    """The value at a path of keys; for a token with flags, its spelling."""
     for name in key.split("."):
         content = content.get(name) if isinstance(content, Mapping) else None
     return content["content"] if isinstance(content, Mapping) and "content" in content else content

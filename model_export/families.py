@@ -1,14 +1,15 @@
-"""The model families in one table: numbers, weight names (of part_names), tokens."""
+"""The model families in one table: numbers, names of weights by the rules in part_names, tokens."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import part_names as stored
-from .errors import ExportError
-from .position_settings import (
+from .architecture import (
     ACTIVATIONS,
     CONVOLUTION_WIDTH,
+    Architecture,
     Config,
     RelativePositions,
     Rotary,
@@ -19,6 +20,7 @@ from .position_settings import (
     relative_positions,
     roformer_rotary,
 )
+from .errors import ExportError
 
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
     "position_embedding_type": ("absolute", None),
@@ -75,8 +77,7 @@ MODERNBERT_BIASES = {
     **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
     **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
 }
-NOMIC_KEYS = {  # as transformers names them, or as they were published
-    "vocabulary": "vocab_size",
+NOMIC_KEYS = BERT_KEYS | {  # as transformers names them, or as they were published
     "hidden": "hidden_size|n_embd",
     "embedding": "hidden_size|n_embd",
     "layers": "num_hidden_layers|n_layer",
@@ -85,7 +86,6 @@ NOMIC_KEYS = {  # as transformers names them, or as they were published
     "activation": "hidden_act|activation_function",
     "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
     "positions": "max_position_embeddings|n_positions",
-    "segments": "type_vocab_size",
 }
 NOMIC_BIASES = {
     **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
@@ -106,58 +106,26 @@ GTE_SUPPORTED: Config = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
-
-    family: str
-    vocabulary: int
-    hidden: int
-    embedding: int  # width of the embedding tables; differs from hidden if they are factorized
-    layers: int
-    heads: int
-    intermediate: int
-    activation: str  # "gelu" (erf), "gelu_tanh", "relu", "silu"
-    norm_epsilon: float
-    positions: int  # usable positions: the table without the rows below position_offset
-    position_offset: int  # row of the position table for the first token
-    segments: int  # rows of the segment table; 0 without it
-    task_types: int  # rows of the task type table (ERNIE); 0 without it
-    positional: (
-        str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
-    )
-    rotary: tuple[Rotary, ...]  # of each layer; empty without
-    norms: str  # of a layer: "after" or "before" attention and feed-forward, "twice" (after, attention's two)
-    is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
-    relative: RelativePositions | None  # of the attention; None if it reads absolute positions alone
-
-    @property
-    def head_size(self) -> int:
-        return self.hidden // self.heads
-
-    @property
-    def is_prenorm(self) -> bool:
-        return self.norms == "before"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What distinguishes a family's checkpoints from BERT's."""
 
     prefix: str  # of `parts`, in a checkpoint that also has heads; "|" is between two that are in use
-    parts: Mapping[str, str]
-    heads: Mapping[str, str]  # as `parts`; "|" is between two names that are in use
-    keys: Mapping[str, str]  # our number -> the config's key; "|" is between two that are in use
-    defaults: Config  # transformers' defaults for keys that the config lacks
+    parts: Mapping[str, str] = field(default_factory=lambda: stored.BERT_PARTS)  # part of the encoder -> stored name
+    # part of a head -> stored name; "|" is between two names that are in use
+    heads: Mapping[str, str] = field(default_factory=lambda: stored.BERT_HEADS)
+    # our number -> the config's key; "|" is between two that are in use
+    keys: Mapping[str, str] = field(default_factory=lambda: BERT_KEYS)
+    defaults: Config = field(default_factory=lambda: BERT_DEFAULTS)  # transformers', for keys that the config lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
-    positional: str = ""  # those of Architecture
+    positional: str = ""  # this, `norms` and `is_gated`: see Architecture
     rotary: Callable[[Config, int], tuple[Rotary, ...]] = lambda config, layers: ()
     norms: str = "after"
     is_gated: bool = False
     slices: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)  # part -> stored part, which of how many
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
-    supported: Config = field(default_factory=dict)  # in place of SUPPORTED
+    supported: Config = field(default_factory=dict)  # rows that replace those of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     relative: Callable[[Config], RelativePositions | None] = lambda config: None
     pair: str = ""  # the pair head's training objective, a key of labels.PAIR_LABELS; "" without that head
@@ -172,21 +140,22 @@ class Family:
     ignored_heads: Mapping[str, str] = field(default_factory=dict)
 
 
-BERT = Family(
-    prefix="bert.",
-    parts=stored.BERT_PARTS,
-    heads=stored.BERT_HEADS,
-    keys=BERT_KEYS,
-    defaults=BERT_DEFAULTS,
-    pair="is_next",
-    pair_of_name={"macbert": "order"},
-    ignored_heads={"fit_dense": "distillation"},  # TinyBERT's, between its states and its teacher's
-)
+def renamed(names: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, str]:
+    """The `names` of parts after the substitution of each pattern of `rules`, in order."""
+    found = dict(names)
+    for pattern, replacement in rules.items():
+        found = {part: re.sub(pattern, replacement, name) for part, name in found.items()}
+    return found
+
+
+def without(names: Mapping[str, str], *parts: str) -> dict[str, str]:
+    """The `names` of all but these `parts`."""
+    return {part: name for part, name in names.items() if part not in parts}
+
+
 ROBERTA = Family(
     prefix="roberta.",
-    parts=stored.BERT_PARTS,
-    heads=stored.ROBERTA_HEADS,
-    keys=BERT_KEYS,
+    heads=stored.DENSE_CLASSIFIER | renamed(stored.BERT_MLM, stored.ROBERTA_RULES),
     defaults=BERT_DEFAULTS | {"pad_token_id": 1},
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
     mlm_activation="gelu",
@@ -195,9 +164,10 @@ ROBERTA = Family(
 )
 GTE = Family(
     prefix="gte.",
-    parts=stored.GTE_PARTS,
-    heads=stored.GTE_HEADS,
-    keys=BERT_KEYS,
+    parts=renamed(without(stored.BERT_PARTS, "position", "intermediate", *stored.PROJECTIONS), stored.GTE_RULES)
+    | {"projections": "encoder.layer.{i}.attention.qkv_proj", "gated": "encoder.layer.{i}.mlp.up_gate_proj"},
+    heads=stored.CLASSIFIERS
+    | {"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.norm", "mlm_decoder": "lm_head.decoder"},
     defaults=BERT_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192},
     positional="rotary",
     rotary=gte_rotary,
@@ -209,10 +179,8 @@ GTE = Family(
 )
 JINA = Family(
     prefix="bert.",
-    parts=stored.JINA_PARTS,
-    heads=stored.BERT_HEADS,
+    parts=without(stored.BERT_PARTS, "position", "intermediate") | stored.JINA_PARTS,
     keys=BERT_KEYS | {"activation": "feed_forward_type"},
-    defaults=BERT_DEFAULTS,
     positional="alibi",
     is_gated=True,
     slices={"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
@@ -222,17 +190,20 @@ JINA = Family(
     mlm_activation="gelu",
     tokens=ROBERTA_TOKENS,
 )
-
-
 FAMILIES = {
-    "bert": BERT,
+    "bert": Family(
+        prefix="bert.",
+        pair="is_next",
+        pair_of_name={"macbert": "order"},
+        ignored_heads={"fit_dense": "distillation"},  # TinyBERT's, between its states and its teacher's
+    ),
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
     "albert": Family(
         prefix="albert.",
-        parts=stored.ALBERT_PARTS,
-        heads=stored.ALBERT_HEADS,
+        parts=renamed(stored.BERT_PARTS, stored.ALBERT_RULES) | {"projection": "encoder.embedding_hidden_mapping_in"},
+        heads=renamed(stored.BERT_HEADS, stored.ALBERT_HEAD_RULES),
         keys=BERT_KEYS | {"embedding": "embedding_size"},
         defaults=BERT_DEFAULTS | {"hidden_act": "gelu_new", "embedding_size": 128, "num_hidden_groups": 1},
         layer=lambda config, i: int(
@@ -243,7 +214,7 @@ FAMILIES = {
     ),
     "distilbert": Family(
         prefix="distilbert.",
-        parts=stored.DISTILBERT_PARTS,
+        parts=renamed(without(stored.BERT_PARTS, "segment", "pooler"), stored.DISTILBERT_RULES),
         heads=stored.DISTILBERT_HEADS,
         keys=DISTILBERT_KEYS,
         defaults={"activation": "gelu", "max_position_embeddings": 512},
@@ -253,10 +224,7 @@ FAMILIES = {
     ),
     "ernie": Family(
         prefix="ernie.",
-        parts=stored.ERNIE_PARTS,
-        heads=stored.BERT_HEADS,
-        keys=BERT_KEYS,
-        defaults=BERT_DEFAULTS,
+        parts=stored.BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"},
         task_types=lambda config: (
             int_setting(config, "task_type_vocab_size", 3, least=1) if config.get("use_task_id") else 0
         ),
@@ -264,7 +232,7 @@ FAMILIES = {
     ),
     "electra": Family(
         prefix="electra.",
-        parts=stored.ELECTRA_PARTS,
+        parts=without(stored.BERT_PARTS, "pooler") | {"projection": "embeddings_project"},
         heads=stored.ELECTRA_HEADS,
         keys=BERT_KEYS | {"embedding": "embedding_size"},
         defaults=BERT_DEFAULTS | {"embedding_size": 128},
@@ -275,10 +243,9 @@ FAMILIES = {
     ),
     "mpnet": Family(
         prefix="mpnet.",
-        parts=stored.MPNET_PARTS,
-        heads=stored.ROBERTA_HEADS,
+        parts=renamed(stored.BERT_PARTS, stored.MPNET_RULES) | {"relative": "encoder.relative_attention_bias"},
+        heads=ROBERTA.heads,
         keys=KEYS_WITHOUT_SEGMENTS,
-        defaults=BERT_DEFAULTS,
         fixed={"segments": 0},
         position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
         positional="relative",
@@ -311,8 +278,9 @@ FAMILIES = {
     ),
     "nomic_bert": Family(
         prefix="nomic_bert.|bert.",
-        parts=stored.NOMIC_PARTS,
-        heads=stored.NOMIC_HEADS,
+        parts=renamed(without(stored.BERT_PARTS, "position", *stored.PROJECTIONS), stored.NOMIC_RULES)
+        | {"projections": "encoder.layers.{i}.attn.Wqkv", "gate": "encoder.layers.{i}.mlp.fc11"},
+        heads=stored.CLASSIFIERS | renamed(stored.BERT_MLM, {"LayerNorm": "layer_norm"}),
         keys=NOMIC_KEYS,
         defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "hidden_act": "silu", "max_position_embeddings": 2048},
         positional="rotary",
@@ -327,14 +295,15 @@ FAMILIES = {
     "jina_bert": JINA,
     "jina_bert_code": replace(
         JINA,
-        parts=stored.JINA_CODE_PARTS,
+        parts={**JINA.parts, **stored.JINA_CODE_PARTS},
         slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
         norms="twice",
     ),
     "roformer": Family(
         prefix="roformer.",
-        parts=stored.ROFORMER_PARTS,
-        heads=stored.ROFORMER_HEADS,
+        parts=without(stored.BERT_PARTS, "position", "pooler")
+        | {"projection": "embeddings_project", "turns": "encoder.embed_positions"},
+        heads=stored.ELECTRA_CLASSIFIERS | stored.BERT_MLM,
         keys=BERT_KEYS | {"embedding": "embedding_size|hidden_size"},
         defaults=BERT_DEFAULTS | {"max_position_embeddings": 1536} | NO_SUMMARY,
         positional="rotary",
@@ -346,7 +315,8 @@ FAMILIES = {
     ),
     "deberta-v2": Family(
         prefix="deberta.",
-        parts=stored.DEBERTA_PARTS,
+        parts=renamed(without(stored.BERT_PARTS, "position", "segment", "pooler"), {r"(self\.\w+)": r"\1_proj"})
+        | stored.DEBERTA_PARTS,
         heads=stored.DEBERTA_HEADS,
         keys=KEYS_WITHOUT_SEGMENTS,
         defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
@@ -363,7 +333,7 @@ FAMILIES = {
 
 
 def jina_family(names: Iterable[str]) -> str:
-    """Which of JinaBERT's has weights of these `names`: its configs all say that they are a BERT's."""
+    """The family of a JinaBERT whose weights have these `names`: all its configs say that it is a BERT."""
     return "jina_bert_code" if any(".up_gated_layer." in name for name in names) else "jina_bert"
 
 

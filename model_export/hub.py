@@ -43,7 +43,7 @@ def locate(name: str) -> tuple[Path, str]:
 def locate_base(folder: Path, named: str) -> Path | None:
     """The folder of the base of the adapter in `folder`: `named`, or the base that it names; None without an adapter.
 
-    Raises ExportError as `locate`, and for a `named` base without an adapter.
+    Raises the ExportError of `locate`, and another for a `named` base without an adapter.
     """
     adapter = read_adapter(folder)
     if adapter is not None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .architecture import int_setting
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError
 from .facts import read_fact
 from .families import Family
-from .position_settings import int_setting
 
 TASKS = {  # end of a class name -> our output
     "ForSequenceClassification": "labels",
@@ -37,13 +37,10 @@ class Classifier:
     scores: str  # how a text's logits become scores: "softmax", "sigmoid", "none" (a regression)
 
 
-NO_CLASSIFIER = Classifier(output="", names=(), scores="none")
-
-
 def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     """The checkpoint's classifier. Raises ExportError if config.json does not define it."""
     if not (parts.has("labels") or parts.has("tags")):
-        return NO_CLASSIFIER
+        return Classifier(output="", names=(), scores="none")
     stated = [end for end, output in TASKS.items() if output == parts.head] or config.get("architectures")
     classes = [str(name) for name in stated] if isinstance(stated, list) else []
     outputs = {output for name in classes for end, output in TASKS.items() if name.endswith(end)}
@@ -91,7 +88,7 @@ def _label_names(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
 def relevance_scores(checkpoint: Checkpoint) -> str:
     """How a CrossEncoder of sentence-transformers makes a score of a logit: "sigmoid", its default, or "none".
 
-    The files name a class of torch; `assumed` reports one that is not computed.
+    The files name a class of torch; `assumed` reports a class that is not computed.
     """
     stated = str(read_fact("activation_fn", checkpoint.files, checkpoint.assumed) or "torch.nn.Sigmoid")
     name = stated.rsplit(".", 1)[-1] if stated.startswith("torch.") else ""

@@ -1,22 +1,5 @@
 """The names of weights in the checkpoints of the families, by part of the model; {i} is the number of a layer."""
 
-import re
-from collections.abc import Mapping
-
-
-def renamed(names: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, str]:
-    """The `names` of parts after the substitution of each pattern of `rules`, in order."""
-    found = dict(names)
-    for pattern, replacement in rules.items():
-        found = {part: re.sub(pattern, replacement, name) for part, name in found.items()}
-    return found
-
-
-def without(names: Mapping[str, str], *parts: str) -> dict[str, str]:
-    """The `names` of all but these `parts`."""
-    return {part: name for part, name in names.items() if part not in parts}
-
-
 BERT_PARTS = {
     "word": "embeddings.word_embeddings",
     "position": "embeddings.position_embeddings",
@@ -43,9 +26,8 @@ BERT_MLM = {
 BERT_HEADS = FINE_TUNED | BERT_MLM | {"pair": "cls.seq_relationship"}
 PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
 DENSE_CLASSIFIER = FINE_TUNED | {"labels_dense": "classifier.dense", "labels": "classifier.out_proj"}
-ROBERTA_HEADS = DENSE_CLASSIFIER | renamed(
-    BERT_MLM, {r"cls\.predictions(\.transform)?": "lm_head", "LayerNorm": "layer_norm"}
-)
+# the substitutions that make a family's names of BERT's: pattern -> replacement
+ROBERTA_RULES = {r"cls\.predictions(\.transform)?": "lm_head", "LayerNorm": "layer_norm"}
 ALBERT_RULES = {
     r"layer\.{i}": "albert_layer_groups.{i}.albert_layers.0",
     r"attention\.(self|output)": "attention",
@@ -54,11 +36,10 @@ ALBERT_RULES = {
     r"output\.LayerNorm": "full_layer_layer_norm",
     r"pooler\.dense": "pooler",
 }
-ALBERT_PARTS = renamed(BERT_PARTS, ALBERT_RULES) | {"projection": "encoder.embedding_hidden_mapping_in"}
-ALBERT_HEADS = renamed(
-    BERT_HEADS,
-    {r"cls\.predictions(\.transform)?": "predictions", r"cls\.seq_relationship": "sop_classifier.classifier"},
-)
+ALBERT_HEAD_RULES = {
+    r"cls\.predictions(\.transform)?": "predictions",
+    r"cls\.seq_relationship": "sop_classifier.classifier",
+}
 DISTILBERT_RULES = {
     "encoder": "transformer",
     r"self\.(q|k|v)\w+": r"\1_lin",
@@ -68,7 +49,6 @@ DISTILBERT_RULES = {
     r"output\.dense": "ffn.lin2",
     r"output\.LayerNorm": "output_layer_norm",
 }
-DISTILBERT_PARTS = renamed(without(BERT_PARTS, "segment", "pooler"), DISTILBERT_RULES)
 DISTILBERT_HEADS = FINE_TUNED | {
     "mlm_dense": "vocab_transform",
     "mlm_norm": "vocab_layer_norm",
@@ -76,22 +56,17 @@ DISTILBERT_HEADS = FINE_TUNED | {
     "labels_dense": "pre_classifier",
     "choices_dense": "pre_classifier",
 }
-ERNIE_PARTS = BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"}
-ELECTRA_PARTS = without(BERT_PARTS, "pooler") | {"projection": "embeddings_project"}
 ELECTRA_CLASSIFIERS = DENSE_CLASSIFIER | {"choices_dense": "sequence_summary.summary"}
 ELECTRA_HEADS = ELECTRA_CLASSIFIERS | {
     "mlm_dense": "generator_predictions.dense",
     "mlm_norm": "generator_predictions.LayerNorm",
     "mlm_decoder": "generator_lm_head",
 }
-ROFORMER_PARTS = without(ELECTRA_PARTS, "position") | {"turns": "encoder.embed_positions"}
-ROFORMER_HEADS = ELECTRA_CLASSIFIERS | BERT_MLM
 MPNET_RULES = {
     r"self\.(q|k|v)\w+": r"attn.\1",
     r"attention\.output\.dense": "attention.attn.o",
     r"attention\.output": "attention",
 }
-MPNET_PARTS = renamed(BERT_PARTS, MPNET_RULES) | {"relative": "encoder.relative_attention_bias"}
 MODERNBERT_PARTS = {
     "word": "embeddings.tok_embeddings",
     "embedding_norm": "embeddings.norm",
@@ -112,7 +87,6 @@ MODERNBERT_HEADS = FINE_TUNED | {
     "classifier_norm": "head.norm",
     "spans": "classifier",
 }
-JOINT_PARTS = without(BERT_PARTS, "position", "query", "key", "value")  # of a family with joint projections
 NOMIC_RULES = {
     r"embeddings\.LayerNorm": "emb_ln",
     "layer": "layers",
@@ -122,28 +96,18 @@ NOMIC_RULES = {
     r"output\.dense": "mlp.fc2",
     r"output\.LayerNorm": "norm2",
 }
-NOMIC_PARTS = renamed(JOINT_PARTS, NOMIC_RULES) | {
-    "projections": "encoder.layers.{i}.attn.Wqkv",
-    "gate": "encoder.layers.{i}.mlp.fc11",
-}
-NOMIC_HEADS = CLASSIFIERS | renamed(BERT_MLM, {"LayerNorm": "layer_norm"})
 GTE_RULES = {
     r"attention\.output\.dense": "attention.o_proj",
     r"attention\.output\.LayerNorm": "attn_ln",
     r"output\.dense": "mlp.down_proj",
     r"output\.LayerNorm": "mlp_ln",
 }
-GTE_PARTS = renamed(without(JOINT_PARTS, "intermediate"), GTE_RULES) | {
-    "projections": "encoder.layer.{i}.attention.qkv_proj",
-    "gated": "encoder.layer.{i}.mlp.up_gate_proj",
-}
-GTE_HEADS = CLASSIFIERS | {"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.norm", "mlm_decoder": "lm_head.decoder"}
-JINA_PARTS = without(BERT_PARTS, "position", "intermediate") | {
+JINA_PARTS = {
     "gated": "encoder.layer.{i}.mlp.gated_layers",
     "output": "encoder.layer.{i}.mlp.wo",
     "output_norm": "encoder.layer.{i}.mlp.layernorm",
 }
-JINA_CODE_PARTS = JINA_PARTS | {
+JINA_CODE_PARTS = {
     "query_norm": "encoder.layer.{i}.attention.self.layer_norm_q",
     "key_norm": "encoder.layer.{i}.attention.self.layer_norm_k",
     "second_norm": "encoder.layer.{i}.layer_norm_1",
@@ -151,7 +115,7 @@ JINA_CODE_PARTS = JINA_PARTS | {
     "output": "encoder.layer.{i}.mlp.down_layer",
     "output_norm": "encoder.layer.{i}.layer_norm_2",
 }
-DEBERTA_PARTS = renamed(without(BERT_PARTS, "position", "segment", "pooler"), {r"(self\.\w+)": r"\1_proj"}) | {
+DEBERTA_PARTS = {
     "distances": "encoder.rel_embeddings",
     "distances_norm": "encoder.LayerNorm",
     "distance_query": "encoder.layer.{i}.attention.self.pos_query_proj",

@@ -53,26 +53,6 @@ NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not c
 WAY_OUT = "--without-modules exports the vectors before it"
 
 
-def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
-    """The activation of `modules` (folder and class) that are an encoder and SpladePooling; "" of others.
-
-    Raises ExportError if the pooling is not computed here: by sum instead of by maximum.
-    """
-    kinds = [kind.rsplit(".", 1)[-1] for _, kind in modules]
-    if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
-        return ""
-    path = folder / modules[1][0] / "config.json"
-    config = read_json(path)
-    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-    if strategy != "max" or activation not in SPLADE_ACTIVATIONS:
-        raise ExportError(
-            f"{path} pools by {strategy!r} of {activation!r}; "
-            f"only 'max' of {' or '.join(SPLADE_ACTIVATIONS)} is computed: "
-            "remove modules.json to export the checkpoint without its sparse vectors"
-        )
-    return str(activation)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
     """f(x W^T + b), and with a residual + x or, if the widths differ, + x R^T."""
@@ -148,7 +128,7 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
             way_out = "remove it there, and send the prompt before each query"
             raise ExportError(f"{path} sets default_prompt_name: {prompt!r} is not added to pairs here: {way_out}")
         return model
-    model = replace(prompted, sparse=splade_activation(folder, listed))
+    model = replace(prompted, sparse=_splade_activation(folder, listed))
     if model.sparse or any(kind == PYLATE for _, kind in listed):
         return model
     for i, (place, kind) in enumerate(listed):
@@ -167,27 +147,51 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     return model
 
 
+def _splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
+    """The activation of `modules` (folder and class) that are an encoder and SpladePooling; "" of others.
+
+    Raises ExportError if the pooling is not computed here: by sum instead of by maximum.
+    """
+    kinds = [kind.rsplit(".", 1)[-1] for _, kind in modules]
+    if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
+        return ""
+    path = folder / modules[1][0] / "config.json"
+    config = read_json(path)
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if strategy != "max" or activation not in SPLADE_ACTIVATIONS:
+        raise ExportError(
+            f"{path} pools by {strategy!r} of {activation!r}; "
+            f"only 'max' of {' or '.join(SPLADE_ACTIVATIONS)} is computed: "
+            "remove modules.json to export the checkpoint without its sparse vectors"
+        )
+    return str(activation)
+
+
 def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bool) -> SentenceModel:
-    """`model` with one more module."""
+    """`model` with the module of class `kind` in `folder` / `path`."""
     name = kind.rsplit(".", 1)[-1] if kind.startswith(PACKAGE) else kind
     if name == "Transformer" and first:
         _check_features(optional_json(transformer_file(folder / path)), OF_ENCODER)
         return model
     if first or (name == "Pooling") == bool(model.modes):
         raise _NotComputed("is not computed at this place")
+    layer: Layer
+    words, width = name, model.width
     match name:
         case "Pooling":
             return _pooling(model, folder / path)
-        case "Dense":
-            return _dense(model, folder / path)
-        case "LayerNorm":
-            return _layer_norm(model, folder / path)
-        case "Normalize":
-            _check_features(optional_json(folder / path / "config.json"), OF_VECTORS)
-            return replace(model, layers=(*model.layers, UnitLength()), modules=(*model.modules, "Normalize"))
         case "Dropout":  # nothing outside of training
             return model
-    raise _NotComputed("is not computed")
+        case "Dense":
+            layer, words, width = read_dense(folder / path, width)
+        case "LayerNorm":
+            layer = _layer_norm(folder / path, width)
+        case "Normalize":
+            _check_features(optional_json(folder / path / "config.json"), OF_VECTORS)
+            layer = UnitLength()
+        case _:
+            raise _NotComputed("is not computed")
+    return replace(model, width=width, layers=(*model.layers, layer), modules=(*model.modules, words))
 
 
 def _check_options(path: Path, config: Mapping[str, Any]) -> None:
@@ -224,11 +228,6 @@ def _pooling(model: SentenceModel, folder: Path) -> SentenceModel:
     return replace(model, modes=modes, include_prompt=kept, width=width, modules=(*model.modules, words))
 
 
-def _dense(model: SentenceModel, folder: Path) -> SentenceModel:
-    dense, words, width = read_dense(folder, model.width)
-    return replace(model, width=width, layers=(*model.layers, dense), modules=(*model.modules, words))
-
-
 def read_dense(folder: Path, width: int, *, of_tokens: bool = False) -> tuple[Dense, str, int]:
     """The module Dense in `folder`, which reads vectors of `width`; in words; the width of its own vectors."""
     config = read_json(folder / "config.json")
@@ -255,11 +254,10 @@ def read_linear(path: Path, width: int) -> Dense:
     return Dense(weight=weight, bias=bias, activation="")
 
 
-def _layer_norm(model: SentenceModel, folder: Path) -> SentenceModel:
+def _layer_norm(folder: Path, width: int) -> LayerNorm:
     weights = _weights(folder)
-    weight, bias = (_weight(weights, f"norm.{kind}", (model.width,), folder) for kind in ("weight", "bias"))
-    norm = LayerNorm(weight=weight, bias=bias, epsilon=NORM_EPSILON)
-    return replace(model, layers=(*model.layers, norm), modules=(*model.modules, "LayerNorm"))
+    weight, bias = (_weight(weights, f"norm.{kind}", (width,), folder) for kind in ("weight", "bias"))
+    return LayerNorm(weight=weight, bias=bias, epsilon=NORM_EPSILON)
 
 
 def _check_features(config: Mapping[str, Any], expected: Mapping[str, str]) -> None:

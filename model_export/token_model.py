@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .architecture import Architecture
 from .artifact.manifest import SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
 from .checkpoint import Checkpoint, optional_json, read_modules
 from .errors import ExportError
 from .facts import METADATA, read_fact
-from .families import Architecture
 from .sentence import (
     PYLATE,
     Dense,
@@ -37,7 +37,7 @@ PROJECTION = "linear.weight"  # of Stanford's ColBERT, among the weights of the 
 
 
 def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modules: bool = False) -> SentenceModel:
-    """`sentence_model` with what is made of single tokens."""
+    """The `sentence_model` of the checkpoint with what is made of single tokens."""
     model, root = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules), checkpoint.root
     modules, width, defaults, files = read_modules(root), sizes.hidden, DEFAULTS, dict(checkpoint.files)
     if PROJECTION in checkpoint.names:
@@ -81,7 +81,7 @@ def _with_vectors(model: SentenceModel, layers: list[Layer], **more: Any) -> Sen
 
 
 def _with_bge_m3(model: SentenceModel, root: Path, hidden: int) -> SentenceModel:
-    """With the layers that BGE-M3 has in files of their own."""
+    """`model` with the layers that BGE-M3 has in files of their own."""
     if (path := root / "colbert_linear.pt").is_file():
         model = _with_vectors(model, [read_linear(path, hidden), UnitLength()])
     if (path := root / "sparse_linear.pt").is_file():

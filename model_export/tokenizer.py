@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,7 @@ class TokenizerFiles:
     special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id; those that the tokenizer has; bos, eos if apart
     max_tokens: int  # per sequence, special tokens included
     source: str  # the file that the tokenizer was read from
-    assumed: dict[str, str] = field(default_factory=dict)  # setting missing from the files -> the default, and why
-
-    def save(self, path: Path) -> None:
-        self.tokenizer.save(str(path), pretty=False)
+    assumed: dict[str, str]  # setting missing from the files -> the default, and why
 
 
 def read_tokenizer(folder: Path, files: Files, family: Family, *, size: int, positions: int) -> TokenizerFiles:
@@ -130,7 +127,7 @@ def _class_of(settings: Mapping[str, Any]) -> str:
 
 
 def _check_class(folder: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> None:
-    """Notes what is assumed about the tokenizer's class and settings. Raises ExportError for one of REFUSED."""
+    """Notes what is assumed about the tokenizer's class and settings. Raises ExportError for a class in REFUSED."""
     name = _class_of(settings)
     if name in REFUSED and (name != "BertweetTokenizer" or settings.get("normalization")):
         raise ExportError(f"{folder} has a {name}, which {REFUSED[name]}")
@@ -190,9 +187,9 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
 def _add_tokens(tokenizer: Tokenizer, folder: Path, stated: Stated, special: set[str], size: int) -> list[str]:
     """Adds the tokens that the files beside the vocabulary state (`[E1]` around an entity), as transformers does.
 
-    A piece of the vocabulary, such as `[unused1]`, keeps its id, and a new token takes the next one. Returns those that
-    are left out, as the model has `size` word embeddings. Raises ExportError if a file states another id for a new
-    one.
+    A piece of the vocabulary, such as `[unused1]`, keeps its id, and a new token takes the next id. Returns the tokens
+    that are left out, because the model has only `size` word embeddings. Raises ExportError if a file states another
+    id for a new token.
     """
     left_out, known = [], {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = special | {fields["content"] for _, fields in stated if fields.get("special")}
@@ -232,7 +229,7 @@ def _stated_tokens(folder: Path, files: Files) -> Stated:
 def _escape_special_tokens(tokenizer: Tokenizer) -> None:
     """Splits the name of a special token in a text, so that a unigram model, which has it as a piece, does not find it.
 
-    Other models never do: WordPiece splits texts at punctuation, and no merges of BPE lead to a special token.
+    Other models never find it: WordPiece splits texts at punctuation, and no merges of BPE lead to a special token.
     """
     if not isinstance(tokenizer.model, models.Unigram):
         return
@@ -247,7 +244,7 @@ def _escape_special_tokens(tokenizer: Tokenizer) -> None:
 def _word_piece(
     vocabulary: Path, settings: Mapping[str, Any], names: Mapping[str, str], assumed: dict[str, str]
 ) -> Tokenizer:
-    """BERT's tokenizer from a vocab.txt with one piece per line; only LF ends a line."""
+    """BERT's tokenizer from a vocab.txt with a piece on each line; only LF ends a line."""
     _check_size(vocabulary)
     try:
         pieces = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
@@ -276,7 +273,7 @@ def _word_piece(
 
 
 def _byte_pairs(folder: Path, tokens: Mapping[str, str], settings: Mapping[str, Any]) -> Tokenizer:
-    """GPT-2's byte-level BPE as in RoBERTa, where `<mask>` includes the space to its left."""
+    """RoBERTa's form of GPT-2's byte-level BPE: `<mask>` includes the space to its left."""
     if not (folder / "merges.txt").is_file():
         raise ExportError(f"{folder / 'merges.txt'} is missing: vocab.json alone is not a tokenizer")
     for name in ("vocab.json", "merges.txt"):
@@ -338,9 +335,9 @@ def _stated_names(folder: Path, files: Files, assumed: dict[str, str]) -> dict[s
 
 
 def _special_tokens(tokenizer: Tokenizer, family: Family, names: Mapping[str, str]) -> dict[str, int]:
-    """cls, sep, mask, pad, unk -> id, by `names` or else the usual ones; without those the tokenizer lacks.
+    """cls, sep, mask, pad, unk -> id, by `names` or by the usual spelling; without those that the tokenizer lacks.
 
-    Also bos and eos, if they are stated and are none of these.
+    It has bos and eos too, if they are stated and are none of these.
     """
     found: dict[str, int] = {}
     for name in (*BERT_TOKENS, "bos", "eos"):

@@ -100,7 +100,7 @@ def check_in_child(load: Callable[[str], Tokenizer]) -> None:
 
 
 def _report(line: str) -> None:
-    """To the parent, before the step that may end this process."""
+    """Tells the parent `line`, before the step that may end this process."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

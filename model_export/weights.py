@@ -24,6 +24,16 @@ DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # LayerNorm's, in checkpoints converted from TensorFlow
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How a folder stores its weights."""
+
+    files: str  # a pattern
+    single: str  # the file that has all weights; if it exists, no other is read, as in transformers
+    index: str  # the file that lists the shards
+    read: Callable[[list[Path]], Weights]
+
+
 def convert(folder: Path) -> str:
     """The calls that store the checkpoint as safetensors: by the class that it was trained as, with its tokenizer.
 
@@ -74,26 +84,6 @@ def read_torch(files: list[Path]) -> Weights:
     return {modernize(name): weight for file in files for name, weight in read_tensors(file).items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """How a folder stores its weights."""
-
-    files: str  # a pattern
-    single: str  # the file that has all weights; if it exists, no other is read, as in transformers
-    index: str  # the file that lists the shards
-    read: Callable[[list[Path]], Weights]
-
-
-FORMATS: Mapping[str, Format] = {  # by priority
-    "safetensors": Format(
-        files="*.safetensors", single="model.safetensors", index="model.safetensors.index.json", read=read_safetensors
-    ),
-    "pytorch": Format(
-        files="pytorch_model*.bin", single="pytorch_model.bin", index="pytorch_model.bin.index.json", read=read_torch
-    ),
-}
-
-
 def modernize(name: str) -> str:
     """The weight's name with the old LayerNorm names (gamma, beta) replaced."""
     for old, new in OLD_NAMES:
@@ -127,3 +117,13 @@ def _open(file: Path) -> Any:
         return safe_open(file, framework="numpy")
     except (SafetensorError, OSError) as error:
         raise ExportError(f"{file} is truncated or damaged: {error}") from error
+
+
+FORMATS: Mapping[str, Format] = {  # by priority
+    "safetensors": Format(
+        files="*.safetensors", single="model.safetensors", index="model.safetensors.index.json", read=read_safetensors
+    ),
+    "pytorch": Format(
+        files="pytorch_model*.bin", single="pytorch_model.bin", index="pytorch_model.bin.index.json", read=read_torch
+    ),
+}

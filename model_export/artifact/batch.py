@@ -33,8 +33,7 @@ OFFSETS = "hidden_offsets"  # graph output [layers + 1, hidden]: int8's channel 
 ATTENTION_OUTPUTS = frozenset({"attention", "attention_mean"})  # by head; the mean of all heads
 LAYER_OUTPUTS = frozenset({"layer_cls", "layer_mean", "layer_tokens"}) | ATTENTION_OUTPUTS
 Arrays = Mapping[str, NDArray[np.generic]]
-Floats = NDArray[np.float32]
-Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
+Row = dict[str, NDArray[np.generic]]  # output name -> the rows of a sequence
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
 SENTENCE, SPARSE, LAYER = "sentence vector", "sparse vector", "layer"
 SELECTED = "selected"  # not of an output: the rows of the last layer
@@ -67,29 +66,8 @@ def attention_name(layer: int) -> str:
 
 
 def graph_outputs(layers: tuple[int, ...]) -> frozenset[str]:
-    """The graph outputs that a sequence with one of LAYER_OUTPUTS reads."""
+    """The graph outputs that LAYER_OUTPUTS of a sequence read."""
     return frozenset({OFFSETS, *map(hidden_name, layers)})
-
-
-def layer_rows(name: str, layers: tuple[int, ...], outputs: Arrays, own: slice, selected: slice) -> NDArray[np.generic]:
-    """The output `name` of one sequence, layer after layer: a row for each layer, or for each token of each layer.
-
-    `own` are its tokens in the batch, and `selected` those of them that the last layer computed; the first is [CLS].
-    For ATTENTION_OUTPUTS the states that the attention of each layer reads, as the graph has them, in its dtype:
-    [layers, tokens, hidden].
-    """
-    if name in ATTENTION_OUTPUTS:
-        return np.stack([outputs[hidden_name(layer)][own] for layer in layers])
-    rows = []
-    for layer in layers:
-        states = outputs[hidden_name(layer)][selected if layer == LAST else own]
-        states = states.astype(np.float32, copy=False) + outputs[OFFSETS][layer]
-        if name == "layer_cls":
-            states = states[:1]
-        elif name == "layer_mean":  # the sum does not depend on the neighbours, since it is over the first axis
-            states = states.mean(axis=0, dtype=np.float64, keepdims=True).astype(np.float32)
-        rows.append(states)
-    return np.concatenate(rows)
 
 
 @lru_cache(maxsize=1024)
@@ -100,7 +78,7 @@ def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
 
 @dataclass(slots=True, kw_only=True, eq=False)  # frozen, each text would take 1 us more to make
 class Tokens:
-    """One tokenized sequence and the outputs requested for it."""
+    """A tokenized sequence and the outputs that are requested for it."""
 
     ids: Ints  # [length]
     types: Ints  # [length]
@@ -122,7 +100,7 @@ what_is_asked = attrgetter(*ASKED)  # of a sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """The input arrays of one forward pass, and which output rows belong to which sequence."""
+    """The input arrays of a forward pass, and the rows of its outputs that belong to each sequence."""
 
     feeds: Arrays
     outputs: frozenset[str]  # of the graph
@@ -135,7 +113,7 @@ class Batch:
 def pack(
     sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence[str] = (), *, of_means: bool = False
 ) -> Batch:
-    """Concatenates `sequences` into one batch of `layout`. Raises ValueError on an empty list.
+    """Concatenates `sequences` into a batch of `layout`. Raises ValueError on an empty list.
 
     `modes` are those of MODES that the model's `sentence` output pools by; empty without that output. `of_means`: its
     classifier of texts reads the mean.
@@ -154,7 +132,7 @@ def pack(
 
 @lru_cache(maxsize=512)  # packing a text anew takes 0.3 ms between two runs
 def _pack_zeros(length: int, asked: tuple[Any, ...], layout: str, modes: tuple[str, ...]) -> Batch:
-    """A batch of one sequence of zeros: all but `ids` and `types` is that of every other batch that asks the same."""
+    """A batch of a single sequence of zeros. A batch that asks the same differs from it only in `ids` and `types`."""
     zeros = np.zeros(length, np.int32)
     return _pack([Tokens(ids=zeros, types=zeros, **dict(zip(ASKED, asked, strict=True)))], layout, modes)
 
@@ -192,7 +170,7 @@ def _pack(sequences: Sequence[Tokens], layout: str, modes: Sequence[str]) -> Bat
 
 
 def split(batch: Batch, outputs: Arrays) -> list[Row]:
-    """Returns one row per sequence, in the order given to `pack`, with the outputs that the sequence requested."""
+    """A row for each sequence, in the order given to `pack`, with the outputs that the sequence requested."""
     spans = batch.spans
     if SPARSE in spans:  # how many weights a text has is known only now
         asked = [SPARSE in kinds_of(tokens.outputs) for tokens in batch.owners]
@@ -201,13 +179,34 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
         spans = {**spans, SPARSE: [next(found) if asks else slice(0) for asks in asked]}
     return [
         {
-            ASKED_AS.get(name, name): layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
+            ASKED_AS.get(name, name): _by_layer(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
             if name in LAYER_OUTPUTS
             else outputs[name][spans[OUTPUTS[name]][i]]
             for name in tokens.outputs
         }
         for i, tokens in enumerate(batch.owners)
     ]
+
+
+def _by_layer(name: str, layers: tuple[int, ...], outputs: Arrays, own: slice, selected: slice) -> NDArray[np.generic]:
+    """The output `name` of a sequence, layer after layer: a row for each layer, or for each token of each layer.
+
+    `own` are its tokens in the batch, and `selected` those of them that the last layer computed; the first is [CLS].
+    For ATTENTION_OUTPUTS it is the states that each layer's attention reads, [layers, tokens, hidden], in the graph's
+    dtype.
+    """
+    if name in ATTENTION_OUTPUTS:
+        return np.stack([outputs[hidden_name(layer)][own] for layer in layers])
+    rows = []
+    for layer in layers:
+        states = outputs[hidden_name(layer)][selected if layer == LAST else own]
+        states = states.astype(np.float32, copy=False) + outputs[OFFSETS][layer]
+        if name == "layer_cls":
+            states = states[:1]
+        elif name == "layer_mean":  # the sum does not depend on the neighbours, since it is over the first axis
+            states = states.mean(axis=0, dtype=np.float64, keepdims=True).astype(np.float32)
+        rows.append(states)
+    return np.concatenate(rows)
 
 
 def _select_positions(tokens: Tokens, modes: Sequence[str]) -> Ints:

@@ -46,7 +46,7 @@ def why_bf16_unavailable() -> str:
 
 
 def _flags() -> set[str]:
-    """Of the processor, as the system lists them; empty if it does not."""
+    """The processor's flags by the system's list; empty if it has no list."""
     try:
         return set(Path("/proc/cpuinfo").read_text("utf-8").split())
     except OSError:
@@ -55,7 +55,7 @@ def _flags() -> set[str]:
 
 @contextmanager
 def float_state_kept() -> Iterator[None]:
-    """At the end the calling thread computes with floats as before: with denormals and in the same rounding.
+    """Restores the float state of the calling thread at the end: denormals and rounding.
 
     Only on Linux; on another system nothing is kept.
     """
@@ -72,12 +72,12 @@ def float_state_kept() -> Iterator[None]:
 
 @cache
 def _open_libc() -> ctypes.CDLL:
-    """Once: it is part of cycles, which would wait for the garbage collector."""
+    """Opens it once: it is part of cycles, which would wait for the garbage collector."""
     return ctypes.CDLL(None)
 
 
 def use_one_heap() -> None:
-    """Lets all threads allocate in the first heap, the only one whose free end `trim_heap` returns.
+    """Lets all threads allocate in the first heap: `trim_heap` returns the free end of no other heap.
 
     For a process that swaps models, before it starts threads: 20 swaps of a model of 77 MB left 300 MB in their heaps.
     """
@@ -88,7 +88,8 @@ def use_one_heap() -> None:
 def trim_heap() -> None:
     """Returns freed memory to the operating system, which glibc otherwise keeps.
 
-    That is 50 MB after BERT-base's reference pass, and after its weights were packed to be compared with mapped ones.
+    That is 50 MB after BERT-base's reference pass, and after its weights were packed for the comparison with the
+    mapped weights.
     """
     trim = getattr(_open_libc(), "malloc_trim", None)  # only glibc has it
     if trim is not None:

@@ -51,7 +51,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def has_preferred_weights(folder: Path) -> bool:
-    """Whether pickles are not read there: other safetensors, as of another precision, do not replace them."""
+    """Whether pickles are not read there. Safetensors of other names, as of another precision, do not replace them."""
     return any((folder / name).is_file() for name in PREFERRED)
 
 
@@ -137,7 +137,7 @@ class Identity:
 
     @property
     def stated(self) -> dict[str, str]:
-        """In words, without what is not stated."""
+        """What is stated, in words."""
         source = f"{self.source} at {self.revision}" if self.revision else self.source
         words = {"version": self.version, "source": source, "licence": self.license}
         return {name: value for name, value in (words | {"languages": ", ".join(self.languages)}).items() if value}
@@ -237,7 +237,7 @@ class Manifest:
             raise ManifestError(f"{folder / MANIFEST} is damaged: {error}") from error
 
     def check_files(self, folder: Path, *, unread: Container[str] = ()) -> None:
-        """Raises ManifestError if a file is missing or as `check_file`; those of `unread` only have to be there."""
+        """Raises ManifestError if a file is missing or, unless it is in `unread`, is damaged."""
         for path in [folder / name for name in self.files]:
             if not path.is_file():
                 raise ManifestError(f"{path} is missing: export the checkpoint again")
@@ -258,13 +258,13 @@ def available(folder: Path) -> list[str]:
 
 
 def fault_of_part(folder: Path) -> str:
-    """What to name instead of `folder` if it is what an artifact holds for one device; empty for another folder."""
+    """What to name instead of `folder` if it is the part of an artifact for a device; empty for another folder."""
     is_part = (folder / MANIFEST).is_file()
     return f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}" if is_part else ""
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of the artifact in `folder` beside its manifest; HEADS is not in each."""
+    """The files of the artifact in `folder` beside its manifest. Only an artifact in bf16 has HEADS."""
     return [MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *([HEADS] if (folder / HEADS).is_file() else [])]
 
 
@@ -279,7 +279,7 @@ def sha256(path: Path) -> str:
 
 
 def _record(kind: Any, content: Mapping[str, Any]) -> object:
-    """The dataclass `kind`, as it was written to JSON."""
+    """The dataclass `kind` from its JSON."""
     hints = typing.get_type_hints(kind)
     return kind(**{name: _value(hints.get(name), value) for name, value in content.items()})
 

@@ -31,7 +31,7 @@ NOTHING: Feeds = {
 
 
 def _by_position(length: int, first: int) -> Floats:
-    """Token i, counted from 1 at the begin of the sequence, weighs i: a prompt that is left out counts on."""
+    """Token i, counted from 1 at the start of the sequence, weighs i. Tokens of a prompt that is left out count too."""
     weights = np.arange(first + 1, length + 1, dtype=np.float64)
     return np.asarray(weights / weights.sum(), np.float32)
 
@@ -54,7 +54,7 @@ class PooledTokens:
     starts: NDArray[np.int64]  # [pooled]: the row of each sequence's first computed position
 
     def row_of(self, positions: Sequence[int]) -> Ints:
-        """The row of one computed position of each sequence."""
+        """The rows of the computed `positions`, [pooled]: a position for each sequence."""
         offsets = [np.searchsorted(rows, position) for rows, position in zip(self.rows, positions, strict=True)]
         return np.asarray(self.starts + np.array(offsets, np.int64), np.int32)
 
@@ -139,7 +139,7 @@ def word_weights(logits: NDArray[np.generic], activation: str) -> NDArray[np.flo
 
 
 def sparse_feeds(pooled: PooledTokens) -> Feeds:
-    """The inputs of the outputs `sparse_places` and `sparse_logits`, for one text or more."""
+    """The inputs of the outputs `sparse_places` and `sparse_logits`, for at least one text."""
     lengths, starts = pooled.lengths, pooled.starts
     counts = _parts(lengths)
     owners = np.repeat(np.arange(len(lengths)), counts)
@@ -170,9 +170,9 @@ def _parts(lengths: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def _joins(owners: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[blocks, shifts, 1 + parts, 1]: 0 if a part and the part at this distance before it are of one text, else -inf.
+    """[blocks, shifts, 1 + parts, 1]: 0 if a part and the part at this distance before it are of a text, else -inf.
 
-    The first part of a block is the last one of the block before.
+    The first part of a block is the last part of the block before.
     """
     before = np.append(NO_TEXT - 1, owners[:-1, -1])
     all_parts = np.column_stack([before, owners])

@@ -1,4 +1,4 @@
-"""Where sequences lie in attention rows, and the inputs of attention."""
+"""The places of sequences in attention rows, and the inputs of attention."""
 
 from collections.abc import Sequence
 

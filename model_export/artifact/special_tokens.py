@@ -1,4 +1,4 @@
-"""A checkpoint's own special tokens: those that a text may spell, as `[E1]` around an entity."""
+"""A checkpoint's own special tokens, which a text may spell: `[E1]` around an entity."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ MAX_NAMED = 8
 
 
 def own_special_tokens(tokenizer: Tokenizer, standard: Mapping[str, int]) -> dict[int, str]:
-    """id -> spelling, in the order of the ids; without the `standard` ones and those that the tokenizer adds itself."""
+    """id -> spelling, in the order of the ids; without `standard` tokens and those that the tokenizer adds itself."""
     frame = tokenizer.encode("", "")
     added = {token_id for token_id, special in zip(frame.ids, frame.special_tokens_mask, strict=True) if special}
     tokens = sorted(tokenizer.get_added_tokens_decoder().items())
@@ -18,7 +18,7 @@ def own_special_tokens(tokenizer: Tokenizer, standard: Mapping[str, int]) -> dic
 
 
 def describe_own(tokenizer: Tokenizer, standard: Mapping[str, int]) -> str:
-    """What becomes of them in a text, with the first of them; empty if there are none."""
+    """What becomes of its own special tokens in a text, with the first of them; empty if there are none."""
     own = list(own_special_tokens(tokenizer, standard).values())
     if not own:
         return ""

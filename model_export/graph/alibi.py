@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import variants
 from .blocks import BlockedRows, DistanceRows
 from .builder import TYPES, Value
 from .linear import normalized
@@ -41,6 +40,3 @@ def slopes(heads: int) -> NDArray[np.float64]:
 
 class BlockedAlibiRows(AlibiRows, BlockedRows):
     """Blocked rows with ALiBi's bias."""
-
-
-ALIBI = variants(BlockedAlibiRows, AlibiRows)

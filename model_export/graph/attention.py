@@ -9,7 +9,7 @@ import numpy as np
 
 from ..artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
 from ..checkpoint import NamedWeights
-from ..lazy_weight import Dense, LazyWeight, affine_at
+from ..lazy_weight import Dense, LazyWeight
 from .builder import OPSET, TYPES, GraphBuilder, Value
 from .linear import Linear
 
@@ -17,7 +17,7 @@ from .linear import Linear
 MASKED_SCORES: Mapping[str, np.generic] = {"float32": np.float32(-1e30), "float16": np.float16(-60000)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Projections:
     """A layer's query, key and value weights, [hidden, hidden], and biases, [hidden]."""
 
@@ -25,26 +25,25 @@ class Projections:
     key: Dense
     value: Dense
     layer: int
-
-    def fold_value_bias(self, weight: LazyWeight, bias: LazyWeight) -> LazyWeight:
-        """The bias of the output layer (`weight` [hidden, hidden], `bias`) plus the contribution of the values' bias.
-
-        A query's probabilities add up to 1, so the values' bias reaches the context unchanged.
-        """
-        return affine_at(weight, self.value[1], bias)
+    tables: Mapping[str, LazyWeight] = field(default_factory=dict)  # of disentangled attention, see `disentangle`
 
 
 @dataclass(slots=True)
 class Attention(ABC):
     """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1).
 
-    Keys have no bias, since it adds the same to all scores of a query; for the values' see `fold_value_bias`.
+    Keys have no bias, since it adds the same to all scores of a query. The values' bias is in the output layer's: a
+    query's probabilities add up to 1, so it reaches the context unchanged.
     """
 
     layout: ClassVar[str]  # of the batch that it reads
     opset: ClassVar[int] = OPSET  # that its operators need
-    g: GraphBuilder
+    linear: Linear
     parts: NamedWeights
+
+    @property
+    def g(self) -> GraphBuilder:
+        return self.linear.g
 
     @property
     def heads(self) -> int:
@@ -63,38 +62,63 @@ class Attention(ABC):
         """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
 
     @abstractmethod
-    def context(
-        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
-    ) -> Value:
+    def context(self, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool) -> Value:
         """The context [queries, hidden] of `query_states` [queries, hidden], which attend to `key_value_states`.
 
         `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
         """
 
-    @abstractmethod
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        """softmax(Q K^T / sqrt(head size)) of the one sequence `states` [tokens, hidden]; [heads, tokens, tokens].
+    def probabilities(self, projections: Projections, states: Value) -> Value:
+        """softmax(Q K^T / sqrt(head size)) of a sequence `states` [tokens, hidden]; [heads, tokens, tokens].
 
         The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
         """
+        query, key = self._query_and_key(projections, states)
+        return self._probabilities_of(query, key, self._bias_of_one(states))
+
+    @abstractmethod
+    def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
+        """The queries and keys of `states`, both [tokens, hidden]."""
+
+    def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
+        """What is added to the scores of a sequence `states` [tokens, hidden] that is alone."""
+        return None
+
+    def _probabilities_of(self, query: Value, key: Value, bias: Value | None = None) -> Value:
+        """softmax(Q K^T / sqrt(head size) + bias) of a sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
+        g = self.g
+        shape = g.int64(0, self.heads, self.head_size)  # 0: as many tokens
+        by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
+        scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=self.head_size**-0.5)
+        return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySlots:
+    """The slots of queries: of all tokens, or of the selected tokens in the last layer."""
+
+    tokens: Value  # [rows, queries]: the token of each slot
+    of_tokens: Value  # [tokens]: the slot of each token
+    segments: Value  # [rows, queries]: the sequence of each slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
     """The inputs of the packed rows."""
 
-    tokens: Value  # [rows, width]: the flat token of each slot
-    of_tokens: Value  # [tokens]: the slot of each flat token
-    segments: Value  # [rows, width]: the sequence of each slot
-    keys: Value  # [rows, width]: `segments`, without the tokens that no token attends to
-    queries: Value  # [rows, queries]: the selected token of each query slot of the last layer
-    query_segments: Value  # [rows, queries]
-    of_queries: Value  # [chosen]: the query slot of each selected token
+    every: QuerySlots  # [rows, width], also of the keys
+    selected: QuerySlots
+    keys: Value  # [rows, width]: the sequence of each slot, without the tokens that no token attends to
+
+    @property
+    def queries(self) -> Mapping[bool, QuerySlots]:
+        """By whether the layer is the last."""
+        return {False: self.every, True: self.selected}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIndex:
-    """Where the query states are in the packed attention rows, and the bias that separates sequences."""
+    """The places of the query states in the packed attention rows, and the bias that separates sequences."""
 
     heads: Value  # [rows, heads, queries]: index of each query slot's head among the heads of the projections
     output: Value  # [queries, heads]: index of each query's head among the heads of the rows; on CUDA see PlainRows
@@ -105,47 +129,63 @@ class RowIndex:
 class PackedRows(Attention):
     """For the CPU: a row holds several short sequences, separated by a block-diagonal bias.
 
-    Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): one Gather copies a head's
-    numbers to where the products read them, so nothing is transposed.
+    Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): a Gather copies a head's
+    numbers to the place that the products read, so nothing is transposed.
     """
 
     layout: ClassVar[str] = PACKED_ROWS
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
-    _all: RowIndex = field(init=False)
-    _selected: RowIndex = field(init=False)
+    _index: Mapping[bool, RowIndex] = field(init=False)  # by whether the layer is the last
 
     def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
         g = self.g
         slots = Slots(
-            tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
-            of_tokens=g.input("token_slots", "int32", ["tokens"]),
-            segments=g.input("segments", "int32", ["rows", "width"]),
+            every=QuerySlots(
+                tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
+                of_tokens=g.input("token_slots", "int32", ["tokens"]),
+                segments=g.input("segments", "int32", ["rows", "width"]),
+            ),
             keys=g.input("key_segments" if self.parts.masks_keys else "segments", "int32", ["rows", "width"]),
-            queries=g.input("query_chosen", "int32", ["rows", "queries"]),
-            query_segments=g.input("query_segments", "int32", ["rows", "queries"]),
-            of_queries=g.input("chosen_slots", "int32", ["chosen"]),
+            selected=QuerySlots(
+                tokens=g.input("query_chosen", "int32", ["rows", "queries"]),
+                segments=g.input("query_segments", "int32", ["rows", "queries"]),
+                of_tokens=g.input("chosen_slots", "int32", ["chosen"]),
+            ),
         )
         with g.scope("places"):
             self._place(slots)
 
     def _place(self, slots: Slots) -> None:
         """Prepares what all layers share."""
-        self._keys = self._head_indices(slots.tokens, products=2, product=0)
-        self._values = self._head_indices(slots.tokens, products=2, product=1)
-        self._all = self._row_index(slots.tokens, slots.of_tokens, slots.segments, slots.keys)
-        self._selected = self._row_index(slots.queries, slots.of_queries, slots.query_segments, slots.keys)
+        self._keys = self._head_indices(slots.every.tokens, products=2, product=0)
+        self._values = self._head_indices(slots.every.tokens, products=2, product=1)
+        self._index = {
+            last: RowIndex(
+                heads=self._head_indices(queries.tokens),
+                output=self._output_indices(queries),
+                bias=self._bias(queries, slots.keys),
+            )
+            for last, queries in slots.queries.items()
+        }
 
-    def context(
-        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
-    ) -> Value:
-        g, index = self.g, self._selected if last else self._all
-        with g.scope("query"):
-            query = self._gather_heads(linear.affine(g, query_states, *projections.query), index.heads)
-        with g.scope("key_value"):
-            both = linear.product(g, key_value_states, concat_rows(projections.key[0], projections.value[0]))
+    def context(self, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool) -> Value:
+        index = self._index[last]
+        with self.g.scope("query"):
+            query = self._gather_heads(self.linear.affine(query_states, *projections.query), index.heads)
+        with self.g.scope("key_value"):
+            both = self._keys_and_values(projections, key_value_states)
             key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
-        return self._join_heads(self._attend(query, key, value, index.bias), index.output)
+        bias = self._bias_in_layer(projections, query, key, last=last)
+        return self._join_heads(self._attend(query, key, value, bias), index.output)
+
+    def _keys_and_values(self, projections: Projections, states: Value) -> Value:
+        """The keys and values of `states` [tokens, hidden] by a joint product, [tokens, 2 * hidden]."""
+        return self.linear.product(states, concat_rows(projections.key[0], projections.value[0]))
+
+    def _bias_in_layer(self, projections: Projections, query: Value, key: Value, *, last: bool) -> Value:  # noqa: ARG002
+        """What is added to the scores of `query` and `key`; [rows, 1 or heads, queries, width]."""
+        return self._index[last].bias
 
     def _join_heads(self, context: Value, index: Value) -> Value:
         """[queries, hidden] from `context` [rows, heads, queries of a row, head size]; `index` is that of RowIndex."""
@@ -159,29 +199,17 @@ class PackedRows(Attention):
         probabilities = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
         return g.op("MatMul", probabilities, value)
 
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+    def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
         g = self.g
         with g.scope("query"):
-            query = linear.affine(g, states, *projections.query)
+            query = self.linear.affine(states, *projections.query)
         with g.scope("key_value"):
-            both = linear.product(g, states, concat_rows(projections.key[0], projections.value[0]))
-        key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
-        return attention_probabilities(g, query, key, self.heads, self.hidden, self._bias_of_one(states))
+            both = self._keys_and_values(projections, states)
+        return query, g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
 
-    def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
-        """What is added to the scores of the one sequence `states` [tokens, hidden]."""
-        return None
-
-    def _row_index(self, tokens: Value, slots: Value, query_segments: Value, key_segments: Value) -> RowIndex:
-        return RowIndex(
-            heads=self._head_indices(tokens),
-            output=self._output_indices(slots, tokens),
-            bias=self._bias(tokens, query_segments, key_segments),
-        )
-
-    def _bias(self, tokens: Value, queries: Value, keys: Value) -> Value:  # noqa: ARG002 - for a bias by position
-        """What is added to the scores of the query states `tokens` [rows, queries], which belong to `queries`."""
-        return separating_bias(self.g, queries, keys)
+    def _bias(self, queries: QuerySlots, keys: Value) -> Value:
+        """What is added to the scores of `queries` in all layers; `keys` are those of Slots."""
+        return separating_bias(self.g, queries.segments, keys)
 
     def _gather_heads(self, x: Value, index: Value) -> Value:
         """The heads of `x` at `index`, in the shape of `index`; [..., head size]."""
@@ -189,16 +217,16 @@ class PackedRows(Attention):
         return self.g.op("Gather", heads, index, axis=0)
 
     def _head_indices(self, tokens: Value, *, products: int = 1, product: int = 0) -> Value:
-        """[rows, heads, slots] from flat tokens [rows, slots]: each head's index in one of several joined products."""
+        """[rows, heads, slots] from flat tokens [rows, slots]: the index of a product's heads in joined products."""
         g, first = self.g, product * self.heads
         token = g.op("Unsqueeze", tokens, g.int64(1))
         start = g.op("Mul", token, g.constant(np.int32(products * self.heads)))
         return g.op("Add", start, g.constant(np.arange(first, first + self.heads, dtype=np.int32)[:, None]))
 
-    def _output_indices(self, slots: Value, rows: Value) -> Value:
-        """[queries, heads] from slots [queries]: a row stores its heads one after another, each with all its slots."""
-        g = self.g
-        width = g.op("Cast", g.op("Shape", rows, start=1), to=int(TYPES["int32"]))
+    def _output_indices(self, queries: QuerySlots) -> Value:
+        """[tokens, heads]: a row stores its heads one after another, each with all its slots."""
+        g, slots = self.g, queries.of_tokens
+        width = g.op("Cast", g.op("Shape", queries.tokens, start=1), to=int(TYPES["int32"]))
         row = g.op("Div", slots, width)
         first = g.op("Add", slots, g.op("Mul", row, g.op("Mul", width, g.constant(np.int32(self.heads - 1)))))
         steps = g.op("Mul", g.constant(np.arange(self.heads, dtype=np.int32)), width)
@@ -219,7 +247,7 @@ def separating_bias(g: GraphBuilder, queries: Value, keys: Value) -> Value:
 
 @dataclass(slots=True)
 class FusedPackedRows(PackedRows):
-    """Packed rows by one operator, with the same bits: it adds the bias to the scores while they are in the cache.
+    """Packed rows by a single operator, with the same bits: it adds the bias to the scores while they are in the cache.
 
     In fp32 a text of 512 tokens takes 4 % less time by it, in int8 14 % (benchmarks/results/tried.md).
     """
@@ -244,23 +272,13 @@ class PlainRows(PackedRows):
     A query's place is its slot: its head's index would need a Shape, whose result is in the host's memory.
     """
 
-    def _output_indices(self, slots: Value, rows: Value) -> Value:  # noqa: ARG002
-        return slots
+    def _output_indices(self, queries: QuerySlots) -> Value:
+        return queries.of_tokens
 
     def _join_heads(self, context: Value, index: Value) -> Value:
         together = self.g.op("Transpose", context, perm=[0, 2, 1, 3])
         flat = self.g.op("Reshape", together, self.g.int64(-1, self.hidden))
         return self.g.op("Gather", flat, index, axis=0)
-
-
-def attention_probabilities(
-    g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int, bias: Value | None = None
-) -> Value:
-    """softmax(Q K^T / sqrt(head size) + bias) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
-    shape = g.int64(0, heads, hidden // heads)  # 0: as many tokens
-    by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
-    scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=(hidden // heads) ** -0.5)
-    return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
 
 
 def concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
@@ -288,38 +306,19 @@ class CumulativeLengths(Attention):
         self._offset = self.g.input("token_offset", "int32", ["all_sequences", "longest"])
         self._lengths = self.g.input("cumulative_lengths", "int32", ["all_sequences + 1"])
 
-    def context(
-        self,
-        linear: Linear,
-        projections: Projections,
-        query_states: Value,  # noqa: ARG002
-        key_value_states: Value,
-        *,
-        last: bool,
-    ) -> Value:
-        g = self.g
-        query, key, value = (
-            project(linear, projections, key_value_states) for project in (self._query, self._key, self._value)
-        )
-        inputs = (query, key, value, None, self._offset, self._lengths)
-        context = g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
-        return g.op("Gather", context, self._selected, axis=0) if last else context
-
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        query, key = (project(linear, projections, states) for project in (self._query, self._key))
-        return attention_probabilities(self.g, query, key, self.heads, self.hidden)
-
-    def _query(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        with self.g.scope("query"):
-            return linear.affine(self.g, states, *projections.query)
-
-    def _key(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        with self.g.scope("key"):
-            return linear.product(self.g, states, projections.key[0])
-
-    def _value(self, linear: Linear, projections: Projections, states: Value) -> Value:
+    def context(self, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool) -> Value:  # noqa: ARG002
+        query, key = self._query_and_key(projections, key_value_states)
         with self.g.scope("value"):
-            return linear.product(self.g, states, projections.value[0])
+            value = self.linear.product(key_value_states, projections.value[0])
+        inputs = (query, key, value, None, self._offset, self._lengths)
+        context = self.g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
+        return self.g.op("Gather", context, self._selected, axis=0) if last else context
+
+    def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
+        with self.g.scope("query"):
+            query = self.linear.affine(states, *projections.query)
+        with self.g.scope("key"):
+            return query, self.linear.product(states, projections.key[0])
 
 
 def variants(rows: type[PackedRows], plain: type[PackedRows]) -> Mapping[type[Attention], type[Attention]]:

@@ -79,7 +79,7 @@ class Node:
 
 
 class GraphBuilder:
-    """Builds one model. Names are paths (`layers.0/attention/MatMul`); a name used again gets a number.
+    """Builds a model. Names are paths (`layers.0/attention/MatMul`); a name used again gets a number.
 
     `dtype` is that of weights and activations: "float32" or "float16".
     """
@@ -88,7 +88,7 @@ class GraphBuilder:
         self.dtype = dtype
         self._opset = opset
         self._graph = Graph("bert")
-        self._nodes = self._graph  # the graph that nodes are added to: this one, or the body of a loop
+        self._nodes = self._graph  # the graph that nodes are added to: `_graph`, or the body of a loop
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Value] = {}
@@ -130,13 +130,13 @@ class GraphBuilder:
         return value if source == self.dtype else self.op("Cast", value, to=int(TYPES[self.dtype]))
 
     def op(self, kind: str, *inputs: Value | None, domain: str = "", **attributes: Attribute) -> Value:
-        """An operator with one output."""
+        """The output of an operator that has a single output."""
         return self.ops(kind, *inputs, domain=domain, outputs=1, **attributes)[0]
 
     def ops(
         self, kind: str, *inputs: Value | None, outputs: int, domain: str = "", **attributes: Attribute
     ) -> Sequence[Value]:
-        """An operator with several outputs."""
+        """The outputs of an operator."""
         path = self._path(kind)
         results = [Value(f"{path}:{i}") for i in range(outputs)]
         self._nodes.nodes.append(Node(kind, domain, path, inputs, results, attributes))
@@ -165,7 +165,7 @@ class GraphBuilder:
         return self.ops("Loop", count, None, *carried, outputs=len(carried), body=inner)
 
     def contrib(self, kind: str, *inputs: Value | None, **attributes: Attribute) -> Value:
-        """An operator of ONNX Runtime's own domain."""
+        """The output of an operator of ONNX Runtime's own domain."""
         return self.op(kind, *inputs, domain=CONTRIB, **attributes)
 
     def weight(self, name: str, weight: LazyWeight, dtype: int | None = None) -> Value:
@@ -184,10 +184,6 @@ class GraphBuilder:
     def outputs(self) -> dict[str, Tensor]:
         return {value.name: _tensor(value) for value in self._graph.outputs}
 
-    def named(self, path: str) -> Value:
-        """A weight made before, by its path."""
-        return next(value for value in self._contents if value.name == path)
-
     def constant(self, content: NDArray[np.generic] | np.generic) -> Value:
         """A small array or number; equal contents are one value."""
         array = np.asarray(content)
@@ -198,7 +194,7 @@ class GraphBuilder:
         return self._constants[key]
 
     def int64(self, *numbers: int) -> Value:
-        """A list, such as a shape or axes."""
+        """A list as a constant, such as a shape or axes."""
         return self.constant(np.array(numbers, np.int64))
 
     def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -226,7 +222,7 @@ class GraphBuilder:
     def save_sharing(self, path: Path, model: Path) -> None:
         """Writes the model to `path`, beside the written `model`, whose weights of the same names it has.
 
-        The weights in the weights' file are only named; the small ones are written to both models.
+        The weights in the weights' file are only named; small weights are written to both models.
         """
         written = {one.name: one for one in onnx.load(model, load_external_data=False).graph.initializer}
         tensors = []
@@ -266,7 +262,7 @@ def _tensor(value: Value) -> Tensor:
 
 
 def _bytes_of(value: Value) -> int:
-    """Of a weight."""
+    """The size of a weight."""
     assert value.dtype
     return math.prod(map(int, value.shape or ())) * int(helper.tensor_dtype_to_np_dtype(value.dtype).itemsize)
 

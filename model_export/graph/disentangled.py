@@ -5,21 +5,21 @@ distances, which are computed at export, and b is the bucket of i - j. A model m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..architecture import CONVOLUTION_WIDTH, RelativePositions
 from ..checkpoint import NamedWeights
 from ..lazy_weight import Array, Dense, LazyWeight
-from ..position_settings import CONVOLUTION_WIDTH, RelativePositions
-from .attention import PackedRows, Projections, Slots, concat_rows, variants
+from .attention import PackedRows, Projections, Slots, concat_rows
 from .builder import TYPES, GraphBuilder, Value
 from .channel_shift import NoShift
 from .linear import Linear, Norm
 from .positions import PositionedRows, differences, positions_of
 
-CONTENT_TO_POSITION = "c2p"  # the term with K; the other one has Q
+CONTENT_TO_POSITION = "c2p"  # the term with K; the other term has Q
 
 
 def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32]:
@@ -34,24 +34,15 @@ def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32
     return np.asarray(rows, np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class DisentangledProjections(Projections):
-    """The queries are divided by the root of the number of terms, so that the scale of the scores is the usual one."""
-
-    tables: Mapping[str, LazyWeight]  # by term, [heads, 2 * span, head size], with the scale of the scores
-
-    def keys_and_values(self) -> Dense:
-        """The joint projection. The keys have their bias, since it does not add the same to all scores of a query."""
-        biases = (self.key[1], LazyWeight(self.value[1].shape, lambda: np.zeros(self.value[1].shape, np.float32)))
-        return concat_rows(self.key[0], self.value[0]), concat_rows(*biases)
-
-
 def _scale(weight: LazyWeight, factor: float) -> LazyWeight:
     return LazyWeight(weight.shape, lambda: weight.load() * np.float32(factor))
 
 
-def disentangle(parts: NamedWeights, projections: Projections) -> DisentangledProjections:
-    """A layer's `projections` with its tables."""
+def disentangle(parts: NamedWeights, projections: Projections) -> Projections:
+    """A layer's `projections` with its tables by term, [heads, 2 * span, head size], which have the scores' scale.
+
+    The queries are divided by the root of the number of terms, so that the scores have the usual scale.
+    """
     a, relative = parts.architecture, parts.architecture.relative
     assert relative is not None
     share = (1 + len(relative.terms)) ** -0.5
@@ -62,9 +53,7 @@ def disentangle(parts: NamedWeights, projections: Projections) -> DisentangledPr
         dense = parts.dense(part, a.hidden, a.hidden, layer=projections.layer)
         tables[term] = _project_distances(parts, relative, dense, factor * a.head_size**-0.5)
     query = (_scale(projections.query[0], share), _scale(projections.query[1], share))
-    return DisentangledProjections(
-        query=query, key=projections.key, value=projections.value, layer=projections.layer, tables=tables
-    )
+    return replace(projections, query=query, tables=tables)
 
 
 def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: Dense, scale: float) -> LazyWeight:
@@ -98,44 +87,37 @@ class DisentangledRows(PositionedRows):
     def _place(self, slots: Slots) -> None:
         PackedRows._place(self, slots)
         with self.g.scope("distances"):
-            self._cut = self._find_cut(slots.tokens)
+            self._cut = self._find_cut(slots.every.tokens)
             self._rows = {
-                last: self._table_rows(self._distances(tokens, selected=last))
-                for last, tokens in ((False, slots.tokens), (True, slots.queries))
+                last: self._table_rows(self._distances(queries.tokens, selected=last))
+                for last, queries in slots.queries.items()
             }
 
-    def context(
-        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
-    ) -> Value:
-        assert isinstance(projections, DisentangledProjections)
-        g, index = self.g, self._selected if last else self._all
-        with g.scope("query"):
-            query = self._gather_heads(linear.affine(g, query_states, *projections.query), index.heads)
-        with g.scope("key_value"):
-            both = linear.affine(g, key_value_states, *projections.keys_and_values())
-            key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
-        bias = self._add_distances(index.bias, projections, query, key, self._rows[last])
-        return self._join_heads(self._attend(query, key, value, bias), index.output)
+    def _keys_and_values(self, projections: Projections, states: Value) -> Value:
+        """The keys have their bias, since it does not add the same to all scores of a query."""
+        (key, bias), (value, _) = projections.key, projections.value
+        no_bias = LazyWeight(bias.shape, lambda: np.zeros(bias.shape, np.float32))
+        return self.linear.affine(states, concat_rows(key, value), concat_rows(bias, no_bias))
 
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        assert isinstance(projections, DisentangledProjections)
+    def _bias_in_layer(self, projections: Projections, query: Value, key: Value, *, last: bool) -> Value:
+        return self._add_distances(self._index[last].bias, projections, query, key, self._rows[last])
+
+    def probabilities(self, projections: Projections, states: Value) -> Value:
         g, size = self.g, self.head_size
         with g.scope("query"):
-            query = linear.affine(g, states, *projections.query)
+            query = self.linear.affine(states, *projections.query)
         with g.scope("key_value"):
-            both = linear.affine(g, states, *projections.keys_and_values())
+            both = self._keys_and_values(projections, states)
         shape = g.int64(0, self.heads, size)  # 0: as many tokens
         key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
         query, key = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
         scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=size**-0.5)
         with g.scope("distances"):
-            positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
+            positions = positions_of(g, states)
             rows = self._table_rows(differences(g, positions, positions))
         return g.op("Softmax", self._add_distances(scores, projections, query, key, rows), axis=-1)
 
-    def _add_distances(
-        self, bias: Value, projections: DisentangledProjections, query: Value, key: Value, rows: Value
-    ) -> Value:
+    def _add_distances(self, bias: Value, projections: Projections, query: Value, key: Value, rows: Value) -> Value:
         """`bias` plus the scores of queries with table K and of keys with table Q; [..., heads, queries, keys]."""
         g = self.g
         with g.scope("distances"):
@@ -160,7 +142,7 @@ class DisentangledRows(PositionedRows):
     def _table_rows(self, distances: Value) -> Value:
         """[..., heads, queries, keys] from `distances` [..., queries, keys]: each pair's table row.
 
-        Pairs of different texts also have one; separating_bias masks them.
+        Pairs of different texts also have a row; separating_bias masks them.
         """
         g, positions = self.g, self.parts.architecture.positions
         stored = bucket_rows(self._relative, positions)[::-1]  # of keys - queries
@@ -185,17 +167,14 @@ class WholeTableRows(DisentangledRows):
         return ()
 
 
-DISENTANGLED = variants(DisentangledRows, WholeTableRows)
-
-
 def add_convolution(
-    g: GraphBuilder, parts: NamedWeights, linear: Linear, shift: NoShift, embedded: Value, states: Value, norm: Norm
+    parts: NamedWeights, linear: Linear, shift: NoShift, embedded: Value, states: Value, norm: Norm
 ) -> Value:
     """LayerNorm(states + f(convolution of `embedded`)), both [tokens, hidden]; zeros stand around a sequence.
 
     `embedded` is activation 0 of `shift`, and `norm` produces activation 2.
     """
-    a, relative = parts.architecture, parts.architecture.relative
+    g, a, relative = linear.g, parts.architecture, parts.architecture.relative
     assert relative is not None
     shape = (a.hidden, a.hidden, CONVOLUTION_WIDTH)
     kernel, bias = parts.weight("convolution", shape), parts.bias("convolution", a.hidden)
@@ -207,9 +186,8 @@ def add_convolution(
         taken = shift.taken(0, a.hidden)
         zero = g.weight("zero", LazyWeight((1, a.hidden), lambda: -taken.load()[None]))
         together = g.op("Concat", *_neighbours(g, embedded, zero), axis=-1)
-        inner = linear.linear_activation(
-            g, together, flat, shift.compensate_dense((total, bias), 0)[1], relative.convolution
-        )
+        shifted = shift.compensate_dense((total, bias), 0)[1]
+        inner = linear.linear_activation(together, flat, shifted, relative.convolution)
         return norm.of(g, g.op("Add", states, inner))
 
 

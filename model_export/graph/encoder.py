@@ -1,6 +1,6 @@
 """The encoder (Devlin et al. 2018; Vaswani et al. 2017, post-norm), on flat tokens.
 
-    ids, types, positions [tokens] -> embeddings -> layer x (L - 1) on all tokens -> last layer on the selected ones
+    ids, types, positions [tokens] -> embeddings -> layer x (L - 1) on all tokens -> last layer on the selected tokens
 
 Linear layers, norms and GELU do not know where a sequence ends; `attention.py` does.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..checkpoint import NamedWeights
-from ..lazy_weight import Dense, LazyWeight
+from ..lazy_weight import Dense, LazyWeight, affine_at
 from .attention import Attention, Projections
 from .builder import CONTRIB, GraphBuilder, Value
 from .channel_shift import NoShift
@@ -31,7 +31,7 @@ class Encoder:
     def build(self) -> list[Value]:
         """The hidden states after the embeddings and each layer, [tokens, hidden].
 
-        The last ones are only of the selected tokens, [selected, hidden].
+        Those after the last layer are only of the selected tokens, [selected, hidden].
         """
         selected, layers = self.g.input("chosen", "int32", ["chosen"]), self.parts.architecture.layers
         self.attention.declare(selected)
@@ -113,10 +113,10 @@ class Encoder:
                 projections, last = self.projections(i), i == a.layers - 1
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
                 if not (a.rotary and a.rotary[i].turns_values):
-                    bias = projections.fold_value_bias(weight, bias)
+                    bias = affine_at(weight, projections.value[1], bias)
                 read = self.attention_input(i, key_value_states)
                 asked = self.attention_input(i, query_states) if last else read
-                context = self.attention.context(self.linear, projections, asked, read, last=last)
+                context = self.attention.context(projections, asked, read, last=last)
                 attended = self._add_attention(i, context, (weight, bias), query_states)
             with g.scope("feed_forward"):
                 return self._add_feed_forward(
@@ -126,16 +126,14 @@ class Encoder:
     def _add_attention(self, i: int, context: Value, dense: Dense, states: Value) -> Value:
         """LayerNorm(states + context W + b)."""
         weight, bias = dense[0], self.shift.compensate_sum(dense[1], 2 * i)
-        return self.linear.add_and_norm(
-            self.g, context, weight, bias, states, self._norm("attention_norm", i, 2 * i + 1)
-        )
+        return self.linear.add_and_norm(context, weight, bias, states, self._norm("attention_norm", i, 2 * i + 1))
 
     def _add_feed_forward(self, i: int, attended: Value, dense: Dense) -> Value:
         """LayerNorm(attended + inner W + b)."""
         inner = self._inner(i, attended, dense[0])
         weight, bias = self.shift.split_inputs(dense[0]), self.shift.compensate_sum(dense[1], 2 * i + 1)
         norm = self._norm("output_norm", i, None if i == 0 and self._is_convolved else 2 * i + 2)
-        return self.linear.add_and_norm(self.g, inner, weight, bias, attended, norm)
+        return self.linear.add_and_norm(inner, weight, bias, attended, norm)
 
     def _finish(self, last: Value) -> Value:
         """The output of the encoder from that of its `last` layer."""
@@ -154,11 +152,11 @@ class Encoder:
             read = self.parts.dense(part, a.intermediate, a.hidden, layer=layer)
             return shift.split_results(shift.compensate_dense(read, index), reader)
 
-        inner = self.linear.linear_activation(g, x, *dense("intermediate"), a.activation)
+        inner = self.linear.linear_activation(x, *dense("intermediate"), a.activation)
         if not a.is_gated:
             return inner
         with g.scope("gate"):
-            return g.op("Mul", inner, self.linear.affine(g, x, *dense("gate")))
+            return g.op("Mul", inner, self.linear.affine(x, *dense("gate")))
 
     @property
     def _is_convolved(self) -> bool:
@@ -169,7 +167,7 @@ class Encoder:
     def _convolve(self, embedded: Value, states: Value) -> Value:
         with self.g.scope("layers.0"):
             norm = self._norm("convolution_norm", 0, 2)
-            return add_convolution(self.g, self.parts, self.linear, self.shift, embedded, states, norm)
+            return add_convolution(self.parts, self.linear, self.shift, embedded, states, norm)
 
     def _norm(self, part: str, layer: int, index: int | None, size: int | None = None) -> Norm:
         """The norm of `size` channels (None: hidden) that produces activation `index`; None is not shifted."""
@@ -183,7 +181,7 @@ class Encoder:
 
 
 class PrenormEncoder(Encoder):
-    """An encoder with a norm before attention, but in the first layer, one before feed-forward, and one at the end."""
+    """An encoder with norms before attention (but in the first layer), before feed-forward and at the end."""
 
     def attention_input(self, layer: int, states: Value) -> Value:
         if layer > 0:
@@ -192,13 +190,13 @@ class PrenormEncoder(Encoder):
 
     def _add_attention(self, i: int, context: Value, dense: Dense, states: Value) -> Value:  # noqa: ARG002
         """states + context W + b."""
-        return self.g.op("Add", self.linear.affine(self.g, context, *dense), states)
+        return self.g.op("Add", self.linear.affine(context, *dense), states)
 
     def _add_feed_forward(self, i: int, attended: Value, dense: Dense) -> Value:
         """attended + inner W + b; feed-forward reads the norm of `attended`."""
         reader, bias = dense
         inner = self._inner(i, self._norm("output_norm", i, 2 * i + 1).of(self.g, attended), reader)
-        return self.g.op("Add", self.linear.affine(self.g, inner, self.shift.split_inputs(reader), bias), attended)
+        return self.g.op("Add", self.linear.affine(inner, self.shift.split_inputs(reader), bias), attended)
 
     def _finish(self, last: Value) -> Value:
         return self._norm("final_norm", 0, 2 * self.parts.architecture.layers).of(self.g, last)
@@ -212,8 +210,5 @@ class TwiceNormedEncoder(Encoder):
         weight, bias = self.parts.norm("attention_norm", self.parts.architecture.hidden, layer=i)
         norm = self._shifted("attention_norm", weight, self.shift.compensate_sum(bias, 2 * i))
         shifted = self.shift.compensate_sum(dense[1], 2 * i)
-        attended = self.linear.add_and_norm(self.g, context, dense[0], shifted, states, norm)
+        attended = self.linear.add_and_norm(context, dense[0], shifted, states, norm)
         return self._norm("second_norm", i, 2 * i + 1).of(self.g, self.g.op("Add", attended, states))
-
-
-ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`

@@ -25,7 +25,7 @@ class Decoder:
 
 
 class ExactLogits:
-    """One product for all words, with the word embeddings if the decoder is tied to them."""
+    """A product for all words, with the word embeddings if the decoder is tied to them."""
 
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
         """The logits [masks, vocabulary] of the rows `x` [masks, width]."""
@@ -87,15 +87,15 @@ class Heads:
             self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
             self.present += ["cls", "mean", "tokens", "layers"]
             means = self._build_mean()
-            self.tokens = tokens = self._build_tokens()
+            self.tokens = self._build_tokens()
             pooled = self._build_pooler(cls)
             self._build_pair(pooled)
             self._build_fill_mask(dtype)
             classified = means if self.parts.classifies_mean else cls
             self._build_labels(classified, pooled)
             self._build_choices(classified, pooled)
-            self._build_tags(tokens)
-            self._build_spans(tokens)
+            self._build_tags()
+            self._build_spans()
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
 
     def _build_mean(self) -> Value:
@@ -146,7 +146,11 @@ class Heads:
         pairs = g.input("target_pairs", "int64", ["targets", 2])
         with g.scope("vocabulary"):
             rows, decoder = self._transform(g.op("Gather", self.hidden, index, axis=0)), self._decoder(dtype)
-            logits, targets = self._logits(rows, decoder, pairs, dtype)
+            with g.using_dtype(dtype):
+                x = g.cast(rows, "float32")
+                logits = self.lm_head.logits(g, x, decoder)
+            logits = g.cast(logits, dtype)
+            targets = self.lm_head.target_logits(g, x, decoder, logits, pairs)
             values, ids = g.ops("TopK", logits, k, outputs=2, axis=-1, largest=1, sorted=1)
             # log(sum(exp)) = logit - log(probability) of the best word. A fifth of the time of ReduceLogSumExp, which
             # computes one exponential after the other, and a smaller error
@@ -168,25 +172,25 @@ class Heads:
                 self._output_logits("labels", inner, "sequences", len(self.classifier.names), of_texts=True)
 
     def _build_choices(self, cls: Value, pooled: Value | None) -> None:
-        """The one logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
+        """The single logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
         if self._classifies("choices", "multiple-choice head"):
             with self.g.scope("choices"):
                 inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
                 self._output_logits("choices", inner, "sequences", 1, of_texts=True)
 
-    def _build_tags(self, tokens: Value) -> None:
+    def _build_tags(self) -> None:
         """The logits of each token."""
         if self._classifies("tags", "classifier of tokens"):
             with self.g.scope("tags"):
-                self._output_logits("tags", self._prepared(tokens), "asked_tokens", len(self.classifier.names))
+                self._output_logits("tags", self._prepared_tokens(), "asked_tokens", len(self.classifier.names))
 
-    def _build_spans(self, tokens: Value) -> None:
+    def _build_spans(self) -> None:
         """For each token the logit that an answer starts with it, and the logit that an answer ends with it."""
         heads, name = self.parts.family.heads, "question-answering head"
         is_classifier = heads.get("spans") == heads.get("labels")  # by its name
         if self._classifies("spans", name) if is_classifier else self._has("spans", "spans", name):
             with self.g.scope("spans"):
-                self._output_logits("spans", self._prepared(tokens), "asked_tokens", 2)
+                self._output_logits("spans", self._prepared_tokens(), "asked_tokens", 2)
 
     def _output_logits(self, name: str, states: Value, rows: str, count: int, *, of_texts: bool = False) -> None:
         """The output `name` [rows, count]: the dense layer of this name over `states` [rows, hidden]."""
@@ -206,21 +210,16 @@ class Heads:
     def _classified(self, cls: Value, pooled: Value | None, part: str, activation: str) -> Value:
         """What a classifier of texts reads: the dense layer `part` over [CLS], or the pooler without an activation."""
         if activation:
-            hidden = self.parts.architecture.hidden
-            weight, bias = self.parts.dense(part, hidden, hidden)
-            product = self.g.op("MatMul", cls, self.g.weight("dense", weight.transposed()))
-            inner = add_and_activate(self.g, product, bias, activation)
-            known = self.parts.knows("classifier_norm")
-            return normalized(self.g, self.parts, "classifier_norm", inner, hidden) if known else inner
+            return self._inner("dense", part, "classifier_norm", cls, self.parts.architecture.hidden, activation)
         if pooled is None:
             raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
         return pooled
 
-    def _prepared(self, tokens: Value) -> Value:
+    def _prepared_tokens(self) -> Value:
         """What a classifier of tokens reads of their states: in some families as a classifier of texts."""
         if not self.parts.knows("classifier_norm"):
-            return tokens
-        return self._classified(tokens, None, "labels_dense", self.parts.family.labels_activation)
+            return self.tokens
+        return self._classified(self.tokens, None, "labels_dense", self.parts.family.labels_activation)
 
     def _has(self, head: str, part: str, name: str) -> bool:
         """Whether the checkpoint has `head`, whose first weight is `part`; records it as present or missing."""
@@ -235,21 +234,21 @@ class Heads:
         return f"family {self.parts.architecture.family} has no {name}"
 
     def _transform(self, rows: Value) -> Value:
-        """Dense, activation and LayerNorm before the product with the vocabulary: [rows, hidden] to [rows, width]."""
-        g, parts, a = self.g, self.parts, self.parts.architecture
-        weight, bias = parts.dense("mlm_dense", a.embedding, a.hidden)
-        product = g.op("MatMul", rows, g.weight("weight", weight.transposed()))
-        inner = add_and_activate(g, product, bias, parts.family.mlm_activation or a.activation)
-        return normalized(g, parts, "mlm_norm", inner, a.embedding)
+        """What the product with the vocabulary reads: [rows, hidden] to [rows, width]."""
+        a = self.parts.architecture
+        activation = self.parts.family.mlm_activation or a.activation
+        return self._inner("weight", "mlm_dense", "mlm_norm", rows, a.embedding, activation)
 
-    def _logits(self, rows: Value, decoder: Decoder, pairs: Value, dtype: str) -> tuple[Value, Value]:
-        """The product with the (usually tied) word embeddings: [masks, vocabulary], and [targets] for the `pairs`."""
-        g = self.g
-        with g.using_dtype(dtype):
-            x = g.cast(rows, "float32")
-            logits = self.lm_head.logits(g, x, decoder)
-        logits = g.cast(logits, dtype)
-        return logits, self.lm_head.target_logits(g, x, decoder, logits, pairs)
+    def _inner(self, name: str, part: str, norm: str, x: Value, width: int, activation: str) -> Value:
+        """The dense layer `part`, its activation and, if the family has it, `norm`: [rows, hidden] to [rows, width].
+
+        `name` is the weight's in the graph.
+        """
+        g, parts = self.g, self.parts
+        weight, bias = parts.dense(part, width, parts.architecture.hidden)
+        product = g.op("MatMul", x, g.weight(name, weight.transposed()))
+        inner = add_and_activate(g, product, bias, activation)
+        return normalized(g, parts, norm, inner, width) if parts.knows(norm) else inner
 
     def _build_sparse(self, decoder: Decoder, dtype: str) -> None:
         """The largest logit of each word over all tokens of a text; its product is not rounded to int8."""
@@ -280,7 +279,7 @@ class Heads:
             decoder = parts.weight("mlm_decoder", (a.vocabulary, a.embedding))
             weight = word if np.array_equal(decoder.load(), word.load()) else decoder
         with self.g.using_dtype(dtype):
-            rows = self.g.named("embeddings/word") if weight is word else self.g.weight("decoder", weight)
+            rows = self.g.weight("decoder", weight)  # that of the embeddings if it is tied
             return Decoder(weight=weight, rows=rows, bias=self.g.weight("decoder.bias", self._decoder_bias()))
 
     def _decoder_bias(self) -> LazyWeight:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from ..checkpoint import NamedWeights
 from ..lazy_weight import Array, LazyWeight
-from .builder import GraphBuilder, Value
+from .builder import CONTRIB, GraphBuilder, Value
 
 QMAX = 127.0  # largest int8 magnitude; -128 is unused so that the codes are symmetric
 # x86 without VNNI adds the products of two neighbouring codes in 16 bits: 255 times 128 fits. Less than 128, so that
@@ -23,6 +23,14 @@ ACTIVATED_ZERO_POINT = 32  # GELU hardly goes below zero: 32 codes there make a 
 LARGEST_CODE = 255
 MIN_MAGNITUDE = 1e-30  # prevents a division by zero in an all-zero row
 ACTIVATION_MINIMUM = {"gelu": -0.17, "gelu_tanh": -0.1701, "relu": 0.0}  # lower bounds of the results
+OPERATORS = {  # activation -> operator and its domain; GELU in its erf or tanh form (Hendrycks & Gimpel 2016)
+    "gelu": ("Gelu", CONTRIB),
+    "gelu_tanh": ("FastGelu", CONTRIB),
+    "tanh": ("Tanh", ""),
+    "sigmoid": ("Sigmoid", ""),
+    "relu": ("Relu", ""),
+}
+OPERATORS_WITH_BIAS = {"gelu": "BiasGelu", "gelu_tanh": "FastGelu"}  # of the domain CONTRIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,42 +54,37 @@ def normalized(g: GraphBuilder, parts: NamedWeights, part: str, x: Value, width:
 
 
 class Linear:
-    """Products of `x` [rows, in] with a weight stored as [out, in] and a bias [out]; each returns [rows, out]."""
+    """Products in the graph `g`: of `x` [rows, in] with a weight stored as [out, in] and a bias [out]; [rows, out]."""
 
-    def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
+    def __init__(self, g: GraphBuilder) -> None:
+        self.g = g
+
+    def product(self, x: Value, weight: LazyWeight) -> Value:
         """x W."""
-        return g.op("MatMul", x, g.weight("weight", weight.transposed()))
+        return self.g.op("MatMul", x, self.g.weight("weight", weight.transposed()))
 
-    def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
+    def affine(self, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         """x W + b."""
-        return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
+        return self.g.op("Add", self.product(x, weight), self.g.weight("bias", bias))
 
-    def linear_activation(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
-    ) -> Value:
+    def linear_activation(self, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
         """f(x W + b)."""
-        return activate(g, self.affine(g, x, weight, bias), activation)
+        return activate(self.g, self.affine(x, weight, bias), activation)
 
-    def add_and_norm(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
-    ) -> Value:
+    def add_and_norm(self, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm) -> Value:
         """LayerNorm(residual + x W + b)."""
-        return norm.of(g, g.op("Add", self.affine(g, x, weight, bias), residual))
+        return norm.of(self.g, self.g.op("Add", self.affine(x, weight, bias), residual))
 
 
 class CudaLinear(Linear):
     """For CUDA, in fp32 or fp16: ONNX Runtime's fused operators."""
 
-    def linear_activation(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
-    ) -> Value:
-        return add_and_activate(g, self.product(g, x, weight), bias, activation)
+    def linear_activation(self, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
+        return add_and_activate(self.g, self.product(x, weight), bias, activation)
 
-    def add_and_norm(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
-    ) -> Value:
-        inputs = (self.product(g, x, weight), residual, norm.gamma, norm.beta, g.weight("bias", bias))
-        return g.contrib("SkipLayerNormalization", *inputs, epsilon=norm.epsilon)
+    def add_and_norm(self, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm) -> Value:
+        inputs = (self.product(x, weight), residual, norm.gamma, norm.beta, self.g.weight("bias", bias))
+        return self.g.contrib("SkipLayerNormalization", *inputs, epsilon=norm.epsilon)
 
 
 class CpuLinear(Linear):
@@ -91,8 +94,8 @@ class CpuLinear(Linear):
     against 0.3 + 0.3 on 967 x 768 numbers).
     """
 
-    def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
-        return g.op("Gemm", x, g.weight("weight", weight.transposed()), g.weight("bias", bias))
+    def affine(self, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
+        return self.g.op("Gemm", x, self.g.weight("weight", weight.transposed()), self.g.weight("bias", bias))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,35 +110,30 @@ class Quantized:
 class Int8PerTokenLinear(Linear):
     """For the CPU in int8. Quantizes each value once, however many products read it."""
 
-    def __init__(self) -> None:
+    def __init__(self, g: GraphBuilder) -> None:
+        super().__init__(g)
         self._quantized: dict[Value, Quantized] = {}
         self._minimum: dict[Value, float] = {}  # lower bound of values that an activation produced
 
-    def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
+    def product(self, x: Value, weight: LazyWeight) -> Value:
         if x not in self._quantized:
-            self._quantized[x] = self._quantize(g, x)
-        return multiply(g, self._quantized[x], weight)
+            self._quantized[x] = self._quantize(x)
+        return multiply(self.g, self._quantized[x], weight)
 
-    def linear_activation(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
-    ) -> Value:
-        result = super().linear_activation(g, x, weight, bias, activation)  # see CpuLinear
-        self.note_activation(result, activation)
+    def linear_activation(self, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
+        result = super().linear_activation(x, weight, bias, activation)  # see CpuLinear
+        if activation in ACTIVATION_MINIMUM:
+            self._minimum[result] = ACTIVATION_MINIMUM[activation]
         return result
 
-    def note_activation(self, x: Value, activation: str) -> None:
-        """Records that `activation` produced `x`, which may be an input later."""
-        if activation in ACTIVATION_MINIMUM:
-            self._minimum[x] = ACTIVATION_MINIMUM[activation]
-
-    def add_and_norm(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
-    ) -> Value:
-        total = g.op("Add", g.op("Add", self.product(g, x, weight), residual), g.weight("bias", bias))
+    def add_and_norm(self, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm) -> Value:
+        g = self.g
+        total = g.op("Add", g.op("Add", self.product(x, weight), residual), g.weight("bias", bias))
         return norm.of(g, total)
 
-    def _quantize(self, g: GraphBuilder, x: Value) -> Quantized:
+    def _quantize(self, x: Value) -> Quantized:
         """Reads `x` twice, for its maximum and minimum: cheaper than to write the magnitudes and read them once."""
+        g = self.g
         axis = g.int64(-1)
         highest = g.op("ReduceMax", x, axis, keepdims=1)
         if x in self._minimum:
@@ -190,29 +188,16 @@ def _quantize_weight(weight: LazyWeight) -> LazyWeight:
 
 
 def activate(g: GraphBuilder, x: Value, activation: str) -> Value:
-    """GELU in its erf or tanh form (Hendrycks & Gimpel 2016), tanh, sigmoid, SiLU or ReLU."""
-    match activation:
-        case "gelu":
-            return g.contrib("Gelu", x)
-        case "gelu_tanh":
-            return g.contrib("FastGelu", x)
-        case "tanh":
-            return g.op("Tanh", x)
-        case "sigmoid":
-            return g.op("Sigmoid", x)
-        case "silu":
-            return g.op("Mul", x, g.op("Sigmoid", x))
-        case _:
-            return g.op("Relu", x)
+    """The activation of x; SiLU is x times its sigmoid."""
+    if activation == "silu":
+        return g.op("Mul", x, g.op("Sigmoid", x))
+    operator, domain = OPERATORS[activation]
+    return g.op(operator, x, domain=domain)
 
 
 def add_and_activate(g: GraphBuilder, x: Value, bias: LazyWeight, activation: str) -> Value:
     """The activation of x + bias."""
     value = g.weight("bias", bias)
-    match activation:
-        case "gelu":
-            return g.contrib("BiasGelu", x, value)
-        case "gelu_tanh":
-            return g.contrib("FastGelu", x, value)
-        case _:
-            return activate(g, g.op("Add", x, value), activation)
+    if activation in OPERATORS_WITH_BIAS:
+        return g.contrib(OPERATORS_WITH_BIAS[activation], x, value)
+    return activate(g, g.op("Add", x, value), activation)

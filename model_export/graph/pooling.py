@@ -51,7 +51,7 @@ def build_token_outputs(g: GraphBuilder, tokens: Value, model: SentenceModel) ->
 
 
 def _pool(g: GraphBuilder, hidden: Value, channels: int, modes: Sequence[str]) -> list[Value]:
-    """One [vectors, channels] per mode."""
+    """[vectors, channels] for each mode."""
     pooled: dict[str, Value] = {}
     if weighted := [mode for mode in dict.fromkeys(modes) if mode in WEIGHTINGS]:
         slots = g.input("sentence_slots", "int32", ["rows_of_vectors", "width_of_vectors"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .attention import PackedRows
-from .builder import GraphBuilder, Value
+from .builder import TYPES, GraphBuilder, Value
 
 
 @dataclass(slots=True)
@@ -13,14 +13,14 @@ class PositionedRows(PackedRows):
     """Packed rows for a subclass that reads positions."""
 
     def _positions(self, *, selected: bool = False) -> Value:
-        """The position of each flat token, or of each of the `selected` ones; in int32."""
+        """The position of each flat token, or of each selected token; in int32."""
         positions = self.g.input("positions", "int32", ["tokens"])
         return self.g.op("Gather", positions, self.g.input("chosen", "int32", ["chosen"])) if selected else positions
 
     def _distances(self, tokens: Value, *, selected: bool) -> Value:
         """How far behind each query of `tokens` [rows, queries] a key is, [rows, queries, width]; across sequences too.
 
-        `tokens` are the tokens of slots, or which of the `selected` ones are in the slots of the last layer.
+        `tokens` are the flat tokens of slots; in the last layer, those of slots among the `selected` tokens.
         """
         g = self.g
         slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
@@ -35,8 +35,8 @@ def differences(g: GraphBuilder, queries: Value, keys: Value) -> Value:
 
 
 def positions_of(g: GraphBuilder, states: Value) -> Value:
-    """0 to n - 1, [n] in int64, for `states` [n, hidden]: without a Shape, whose result is in the host's memory."""
+    """0 to n - 1, [n] in int32, for `states` [n, hidden]: without a Shape, whose result is in the host's memory."""
     column = g.op("Gather", states, g.constant(np.int64(0)), axis=1)
     one = g.constant(np.int64(1))
     ones = g.op("Where", g.op("Equal", column, column), one, one)
-    return g.op("Squeeze", g.op("NonZero", ones), g.int64(0))
+    return g.op("Cast", g.op("Squeeze", g.op("NonZero", ones), g.int64(0)), to=int(TYPES["int32"]))

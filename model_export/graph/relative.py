@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import MASKED_SCORES, variants
-from .builder import TYPES, Value
+from .attention import MASKED_SCORES, QuerySlots
+from .builder import Value
 from .positions import PositionedRows, differences, positions_of
 
-BUCKETS, EXACT = 32, 8  # half of the buckets are of keys before the query, and the nearest EXACT are one distance each
+BUCKETS, EXACT = 32, 8  # half of the buckets are of keys before the query, and the nearest EXACT hold a distance each
 FARTHEST = 128  # the distance from which on all keys share a bucket
 
 
@@ -17,17 +17,17 @@ FARTHEST = 128  # the distance from which on all keys share a bucket
 class RelativeRows(PositionedRows):
     """Packed rows with a bias that also knows the distance."""
 
-    def _bias(self, tokens: Value, queries: Value, keys: Value) -> Value:
+    def _bias(self, queries: QuerySlots, keys: Value) -> Value:
         g = self.g
-        columns = (g.op("Unsqueeze", one, g.int64(axis)) for one, axis in ((queries, 2), (keys, 1)))
+        columns = (g.op("Unsqueeze", one, g.int64(axis)) for one, axis in ((queries.segments, 2), (keys, 1)))
         last = g.constant(np.int32(2 * self.parts.architecture.positions - 1))
-        selected = tokens is not g.input("slot_tokens", "int32", ["rows", "width"])
-        distances = self._columns(self._distances(tokens, selected=selected))
+        selected = queries.tokens is not g.input("slot_tokens", "int32", ["rows", "width"])
+        distances = self._columns(self._distances(queries.tokens, selected=selected))
         index = g.op("Where", g.op("Equal", *columns), distances, last)
         return g.op("Transpose", g.op("Gather", self._table(), index, axis=1), perm=[1, 0, 2, 3])
 
     def _bias_of_one(self, states: Value) -> Value | None:
-        positions = self.g.op("Cast", positions_of(self.g, states), to=int(TYPES["int32"]))
+        positions = positions_of(self.g, states)
         return self.g.op("Gather", self._table(), self._columns(differences(self.g, positions, positions)), axis=1)
 
     def _columns(self, distances: Value) -> Value:
@@ -48,6 +48,3 @@ def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
     growth = np.log2(np.maximum(size, 1) / EXACT) / np.log2(FARTHEST / EXACT)
     far = np.minimum(EXACT + np.trunc(growth * EXACT).astype(np.int64), 2 * EXACT - 1)
     return np.asarray(np.where(size < EXACT, size, far) + np.where(distances > 0, BUCKETS // 2, 0))
-
-
-RELATIVE = variants(RelativeRows, RelativeRows)

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..position_settings import Rotary
-from .attention import Bf16PackedRows, Projections, variants
+from ..architecture import Rotary
+from .attention import Projections
 from .blocks import BlockedRows, DistanceRows
 from .builder import TYPES, Value
-from .linear import Linear
 
 
 class RotaryRows(DistanceRows):
@@ -35,11 +34,11 @@ class RotaryRows(DistanceRows):
         inputs = (g.op("Unsqueeze", x, one), turns, *tables)
         return g.contrib("RotaryEmbedding", *inputs, interleaved=int(rotary.is_stored))
 
-    def _values_of(self, linear: Linear, projections: Projections, states: Value) -> Value:
+    def _values_of(self, projections: Projections, states: Value) -> Value:
         layer = projections.layer
         if not self.parts.architecture.rotary[layer].turns_values:
-            return DistanceRows._values_of(self, linear, projections, states)
-        return self._prepare("value", linear.affine(self.g, states, *projections.value), layer, self._positions())
+            return DistanceRows._values_of(self, projections, states)
+        return self._prepare("value", self.linear.affine(states, *projections.value), layer, self._positions())
 
 
 def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
@@ -52,8 +51,3 @@ def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
 
 class BlockedRotaryRows(RotaryRows, BlockedRows):
     """Blocked rows whose queries and keys are turned."""
-
-
-ROTARY = {  # OpenVINO 2026.4 does not read ONNX Runtime's operator
-    kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
-}

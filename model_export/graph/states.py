@@ -21,7 +21,7 @@ def build_attention(encoder: Encoder) -> None:
         states = g.input(hidden_name(i), dtype, [f"tokens.{i}", a.hidden])
         with g.scope(f"layers.{i}"), g.scope("attention"):
             states = encoder.attention_input(i, states)
-            found = encoder.attention.probabilities(encoder.linear, encoder.projections(i), states)
+            found = encoder.attention.probabilities(encoder.projections(i), states)
         with g.using_dtype("float32"):
             g.expose(attention_name(i), g.cast(found, dtype), "float32", [a.heads, f"tokens.{i}", f"tokens.{i}"])
 

@@ -1,6 +1,6 @@
 """Runs graphs on the CPU, also those for CUDA."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper, parser
 
+from ..artifact.batch import Arrays
 from ..artifact.cpu import BF16
 from ..artifact.manifest import HEADS, LAYERS, PACKED_ROWS
 
@@ -61,7 +62,6 @@ PackedMultiHeadAttention <num_heads> (query, key, value, bias, token_offset, cum
     output = Reshape (back, flat)
 }
 """
-Arrays = Mapping[str, NDArray[np.generic]]
 
 
 def write_portable(model: Path) -> Path:

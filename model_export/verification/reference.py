@@ -7,26 +7,27 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from ..architecture import RelativePositions, Rotary
+from ..artifact.rows import Ints
 from ..checkpoint import NamedWeights
 from ..lazy_weight import LazyWeight
-from ..position_settings import RelativePositions, Rotary
 from ..sentence import Dense, Layer, LayerNorm, SentenceModel
 from .activations import ACTIVATIONS, Doubles
 
-READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of one activation each
+READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of an activation each
 MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes
 LENGTHS = (2, 3, 17, 31, 64, 130)
 ATTENTION_TOKENS = 64  # the attention of longer sequences is not kept
 SEED, WORDS = 20181011, 512
 
 
-def random_sequences(vocabulary: int, longest: int) -> list[NDArray[np.int32]]:
+def random_sequences(vocabulary: int, longest: int) -> list[Ints]:
     """Sequences of random ids, the same in every export; each [length], at most `longest`."""
     random = np.random.default_rng(SEED)
     return [random.integers(0, vocabulary, n, dtype=np.int32) for n in LENGTHS if n <= longest]
 
 
-def one_word_texts(vocabulary: int, frame: Sequence[int]) -> list[NDArray[np.int32]]:
+def one_word_texts(vocabulary: int, frame: Sequence[int]) -> list[Ints]:
     """Random words, each between the special tokens `frame`, the same in every export."""
     words = np.random.default_rng(SEED).integers(0, vocabulary, WORDS)
     return [np.array([*frame[:1], word, *frame[1:]], np.int32) for word in words]
@@ -55,8 +56,15 @@ def midrange(x: Doubles) -> Doubles:
     return np.asarray((x.min(axis=0) + x.max(axis=0)) / 2)
 
 
+def layer_norm(x: Doubles, weight: Doubles, bias: Doubles, epsilon: float) -> Doubles:
+    """LayerNorm of the last axis."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred**2).mean(axis=-1, keepdims=True)
+    return np.asarray(centred / np.sqrt(variance + epsilon) * weight + bias)
+
+
 def _balance(largest: Doubles, weights: Doubles) -> Doubles:
-    """`channel_balances` of one activation, within MAX_BALANCE of 1; from the largest number and weight of channels."""
+    """`channel_balances` of an activation, within MAX_BALANCE of 1; from the largest number and weight of channels."""
     found = np.sqrt(np.maximum(largest, TINY) / np.maximum(weights, TINY))
     return np.asarray(np.clip(found / np.exp(np.log(found).mean()), 1 / MAX_BALANCE, MAX_BALANCE))
 
@@ -74,7 +82,7 @@ class Reference:
         self._offsets: list[Doubles] = []
         self._spread: dict[tuple[str, str], tuple[Doubles, Doubles]] = {}  # see `channel_balances`; by readers
 
-    def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
+    def hidden_states(self, sequences: Sequence[Ints]) -> list[Doubles]:
         """The last layer's output, [length, hidden] per sequence of ids, all in segment 0.
 
         Sets `channel_offsets`, `channel_balances`, `states` and `attention`.
@@ -90,9 +98,7 @@ class Reference:
                 self._offsets[-1] = midrange(states)
             self.states.append(states)
         if self.architecture.is_prenorm:
-            size = self.architecture.hidden
-            states = self._norm(states, *(self._vector("final_norm", kind, size) for kind in ("weight", "bias")))
-            self.states[-1] = states
+            self.states[-1] = states = self._norm("final_norm", states)
         return np.split(states, ends)
 
     def channel_offsets(self) -> Sequence[Doubles]:
@@ -180,23 +186,20 @@ class Reference:
     def _inner(self, x: Doubles, part: str, activation: str) -> Doubles:
         size = self.architecture.hidden
         inner = ACTIVATIONS[activation](self._dense(part, x, size, size))
-        if not self._parts.knows("classifier_norm"):
-            return inner
-        return self._norm(inner, *(self._vector("classifier_norm", kind, size) for kind in ("weight", "bias")))
+        return self._norm("classifier_norm", inner) if self._parts.knows("classifier_norm") else inner
 
     def _logits(self, rows: Doubles) -> Doubles:
         """[rows, hidden] -> [rows, vocabulary]."""
         a = self.architecture
         inner = self._dense("mlm_dense", rows, a.hidden, a.embedding)
         inner = ACTIVATIONS[self._parts.family.mlm_activation or a.activation](inner)
-        inner = self._norm(inner, *(self._vector("mlm_norm", kind, a.embedding) for kind in ("weight", "bias")))
         part = "mlm_decoder" if self._parts.has("mlm_decoder") else "word"
-        logits = inner @ self._matrix(part, a.vocabulary, a.embedding).T
+        logits = self._norm("mlm_norm", inner) @ self._matrix(part, a.vocabulary, a.embedding).T
         for bias in [part for part in ("mlm_decoder", "mlm_bias") if self._parts.has(part, "bias")][:1]:
             logits += self._vector(bias, "bias", a.vocabulary)
         return np.asarray(logits)
 
-    def _embed(self, sequences: Sequence[NDArray[np.int32]]) -> Doubles:
+    def _embed(self, sequences: Sequence[Ints]) -> Doubles:
         """[length] of each sequence -> [tokens of all, hidden]."""
         a, ids = self.architecture, np.concatenate(sequences)
         total = self._parts.weight("word", (a.vocabulary, a.embedding)).load()[ids].astype(np.float64)
@@ -206,7 +209,7 @@ class Reference:
         for part, rows in (("segment", a.segments), ("task_type", a.task_types)):
             if rows:
                 total += self._parts.weight(part, (rows, a.embedding)).load()[0]
-        total = self._norm(total, *(self._vector("embedding_norm", kind, a.embedding) for kind in ("weight", "bias")))
+        total = self._norm("embedding_norm", total)
         return self._dense("projection", total, a.embedding, a.hidden) if self._parts.has_projection else total
 
     def _layer_weights(self, layer: int) -> dict[str, Doubles]:
@@ -216,10 +219,6 @@ class Reference:
         shapes |= {"gate": shapes["intermediate"]} if a.is_gated else {}
         weights = {part: self._matrix(part, *shape, layer=layer) for part, shape in shapes.items()}
         weights |= {f"{part}.bias": self._vector(part, "bias", shape[0], layer) for part, shape in shapes.items()}
-        norms = {"attention_norm", "output_norm"} - ({"attention_norm"} if a.is_prenorm and not layer else set())
-        norms |= {part for part in ("query_norm", "key_norm", "second_norm") if self._parts.knows(part)}
-        for norm in norms:
-            weights |= {f"{norm}.{kind}": self._vector(norm, kind, a.hidden, layer) for kind in ("weight", "bias")}
         if a.relative is not None:
             weights |= self._distances(a.relative, layer)
         return weights
@@ -229,7 +228,7 @@ class Reference:
         a = self.architecture
         table = self._matrix("distances", 2 * relative.span, a.hidden)
         if relative.is_normed:
-            table = self._norm(table, *(self._vector("distances_norm", kind, a.hidden) for kind in ("weight", "bias")))
+            table = self._norm("distances_norm", table)
         kind = "" if relative.shares_projections else "distance_"
         parts = {"c2p": f"{kind}key", "p2c": f"{kind}query"}
         return {
@@ -246,29 +245,28 @@ class Reference:
             padded = np.pad(one, ((1, 1), (0, 0)))
             found.append(sum(padded[tap : tap + len(one)] @ kernel[:, :, tap].T for tap in range(3)))
         inner = ACTIVATIONS[relative.convolution](np.concatenate(found) + self._vector("convolution", "bias", a.hidden))
-        norm = (self._vector("convolution_norm", kind, a.hidden) for kind in ("weight", "bias"))
-        return self._norm(states + inner, *norm)
+        return self._norm("convolution_norm", states + inner)
 
     def _layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
         """The states after a layer, both [tokens, hidden]: a norm after attention, another after feed-forward.
 
-        `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
+        `x` [tokens, hidden] holds all sequences in a line; only attention separates them, at `ends`.
         """
         self._note_spread("attention", layer, x - self._offsets[-1], w)
         before = x
-        x = self._norm(x + self._attended(layer, x, ends, w), w["attention_norm.weight"], w["attention_norm.bias"])
-        if "second_norm.weight" in w:
-            x = self._norm(before + x, w["second_norm.weight"], w["second_norm.bias"])
+        x = self._norm("attention_norm", x + self._attended(layer, x, ends, w), layer)
+        if self._parts.knows("second_norm"):
+            x = self._norm("second_norm", before + x, layer)
         self._note_spread("feed_forward", layer, x - x.mean(axis=0), w)
-        total = self._norm(x + self._feed_forward(x, w), w["output_norm.weight"], w["output_norm.bias"])
+        total = self._norm("output_norm", x + self._feed_forward(x, w), layer)
         self._offsets += [x.mean(axis=0), midrange(total)]
         return total
 
     def _prenorm_layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
-        """As `_layer`, with a norm before attention, but not in the first layer, and another before feed-forward."""
-        read = self._norm(x, w["attention_norm.weight"], w["attention_norm.bias"]) if layer else x
+        """Does what `_layer` does, with a norm before attention, but in layer 0, and another before feed-forward."""
+        read = self._norm("attention_norm", x, layer) if layer else x
         x = x + self._attended(layer, read, ends, w)
-        inner = self._norm(x, w["output_norm.weight"], w["output_norm.bias"])
+        inner = self._norm("output_norm", x, layer)
         self._offsets[-1] = midrange(read) if layer else np.zeros_like(x[0])  # the embeddings are also in the sums
         self._note_spread("attention", layer, read - self._offsets[-1], w)
         self._offsets += [inner.mean(axis=0), np.zeros_like(x[0])]
@@ -276,17 +274,15 @@ class Reference:
         return np.asarray(x + self._feed_forward(inner, w))
 
     def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
-        projected = [np.split(self._projected(part, x, w), ends) for part in READERS["attention"]]
+        projected = [np.split(self._projected(part, layer, x, w), ends) for part in READERS["attention"]]
         distances: dict[str, Doubles] = {term: w[term] for term in ("c2p", "p2c") if term in w}
         both = [self._attention(layer, q, k, v, distances) for q, k, v in zip(*projected, strict=True)]
         self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])
         return np.asarray(np.concatenate([context for context, _ in both]) @ w["attention"].T + w["attention.bias"])
 
-    def _projected(self, part: str, x: Doubles, w: dict[str, Doubles]) -> Doubles:
-        found = x @ w[part].T + w[f"{part}.bias"]
-        if f"{part}_norm.weight" not in w:
-            return np.asarray(found)
-        return self._norm(found, w[f"{part}_norm.weight"], w[f"{part}_norm.bias"])
+    def _projected(self, part: str, layer: int, x: Doubles, w: dict[str, Doubles]) -> Doubles:
+        found = np.asarray(x @ w[part].T + w[f"{part}.bias"])
+        return self._norm(f"{part}_norm", found, layer) if self._parts.knows(f"{part}_norm") else found
 
     def _feed_forward(self, x: Doubles, w: dict[str, Doubles]) -> Doubles:
         inner = ACTIVATIONS[self.architecture.activation](x @ w["intermediate"].T + w["intermediate.bias"])
@@ -297,9 +293,9 @@ class Reference:
     def _attention(
         self, layer: int, query: Doubles, key: Doubles, value: Doubles, distances: Mapping[str, Doubles]
     ) -> tuple[Doubles, Doubles]:
-        """P V per head of one sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size)).
+        """P V per head of a sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size)).
 
-        Each of the `distances` (DeBERTa) adds a term to the products and one to what the head size is multiplied by.
+        Each of the `distances` (DeBERTa) adds a term to the products and 1 to the factor of the head size.
         """
         a, (q, k, v) = self.architecture, (self._heads(x) for x in (query, key, value))
         if a.rotary:
@@ -364,11 +360,10 @@ class Reference:
         """[length, hidden] -> [heads, length, head size]."""
         return x.reshape(len(x), self.architecture.heads, self.architecture.head_size).transpose(1, 0, 2)
 
-    def _norm(self, x: Doubles, weight: Doubles, bias: Doubles) -> Doubles:
-        """LayerNorm of the last axis."""
-        centred = x - x.mean(axis=-1, keepdims=True)
-        variance = (centred**2).mean(axis=-1, keepdims=True)
-        return np.asarray(centred / np.sqrt(variance + self.architecture.norm_epsilon) * weight + bias)
+    def _norm(self, part: str, x: Doubles, layer: int = 0) -> Doubles:
+        """LayerNorm of the last axis of `x` by the stored norm `part`."""
+        weight, bias = (self._vector(part, kind, x.shape[-1], layer) for kind in ("weight", "bias"))
+        return layer_norm(x, weight, bias, self.architecture.norm_epsilon)
 
     def _dense(self, part: str, x: Doubles, width: int, out: int, layer: int = 0) -> Doubles:
         return np.asarray(x @ self._matrix(part, out, width, layer).T + self._vector(part, "bias", out, layer))
@@ -383,7 +378,7 @@ class Reference:
 
 
 def sentence_vector(hidden: Doubles, model: SentenceModel) -> Doubles:
-    """The vector [width] of one text without a prompt, before a Normalize at the end: `hidden` is [length, channels].
+    """The vector [width] of a text without a prompt, before a Normalize at the end: `hidden` is [length, channels].
 
     The formulas are those of sentence-transformers' modules Pooling, Dense, LayerNorm and Normalize.
     """
@@ -410,9 +405,7 @@ def applied(x: Doubles, layers: Sequence[Layer]) -> Doubles:
                 added = x @ _doubles(layer.residual_weight).T
             x = ACTIVATIONS[layer.activation](x @ _doubles(layer.weight).T + bias) + added
         elif isinstance(layer, LayerNorm):
-            centred = x - x.mean(axis=-1, keepdims=True)
-            variance = (centred**2).mean(axis=-1, keepdims=True)
-            x = centred / np.sqrt(variance + layer.epsilon) * _doubles(layer.weight) + _doubles(layer.bias)
+            x = layer_norm(x, _doubles(layer.weight), _doubles(layer.bias), layer.epsilon)
         else:
             x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
     return x

@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..artifact.batch import (
-    ATTENTION_OUTPUTS,
     LAST,
-    OUTPUTS,
     Row,
     Tokens,
     attention_name,
@@ -23,6 +21,7 @@ from ..artifact.batch import (
 )
 from ..artifact.cpu import BF16
 from ..artifact.manifest import ATTENTION, LAYERS, MODEL
+from ..artifact.rows import Ints
 from ..errors import PrecisionError
 from ..sentence import SentenceModel
 from .activations import Doubles
@@ -30,8 +29,6 @@ from .on_cpu import Bf16Graph, Graph, OrtGraph, open_graph
 from .reference import Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
-
-
 # absolute, of [CLS]; saturation or a wrong weight is far above
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.2, "fp16": 0.1, "int8": 1.0}
 MIN_COSINE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}
@@ -40,32 +37,29 @@ VECTORS = ("cls", "mean", "sentence")  # outputs whose smallest cosine to the re
 OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse_logits")  # outputs
 HARD_WORDS = 16  # of the texts of one word those with the shortest means are compared, and as many others
 TIMED_TEXTS, TIMED_TOKENS, TIMED_ROUNDS = 8, 128, 4  # texts, tokens of each; the first round warms up
-MAX_TIMED_SECONDS = 20.0  # after which no round begins
 SPARSE_TOKENS = 31  # sparse vectors are compared for texts of so many tokens: [tokens, vocabulary] stays small
-
-Ids = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The reference's outputs for the random sequences, in the order of `sequences`."""
 
-    sequences: Sequence[NDArray[np.int32]]  # each [length]
+    sequences: Sequence[Ints]  # each [length]
     hidden: Sequence[Doubles]  # each [length, hidden]
-    outputs: Mapping[
-        str, Sequence[Doubles]
-    ]  # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; and layer_tokens
+    # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; and layer_tokens
+    outputs: Mapping[str, Sequence[Doubles]]
     attention: Sequence[Doubles]  # of the first sequences, [layers, heads, length, length]
     layers: int
+    layout: str  # of the batch
     modes: Sequence[str]  # that the output `sentence` pools by
     of_means: bool  # whether a classifier of texts reads the mean
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
     sparse: Sequence[Doubles]  # of the texts of at most SPARSE_TOKENS, [vocabulary]; empty without masked-LM head
-    vectors_of: Callable[[Sequence[Ids]], Mapping[str, Sequence[Doubles]]]  # by name in VECTORS, of other sequences
+    vectors_of: Callable[[Sequence[Ints]], Mapping[str, Sequence[Doubles]]]  # by name in VECTORS, of other sequences
 
 
 def reference_outputs(
-    reference: Reference, heads: Sequence[str], sentence: SentenceModel, *, max_tokens: int, labels: int
+    reference: Reference, heads: Sequence[str], sentence: SentenceModel, *, layout: str, max_tokens: int, labels: int
 ) -> Expected:
     """Computes the outputs of `heads`, for a classifier of `labels` logits, on sequences of at most `max_tokens`."""
     sequences = random_sequences(reference.architecture.vocabulary, max_tokens)
@@ -83,7 +77,7 @@ def reference_outputs(
         "sentence": lambda h: sentence_vector(h, sentence),
     }
 
-    def vectors_of(texts: Sequence[Ids]) -> Mapping[str, Sequence[Doubles]]:
+    def vectors_of(texts: Sequence[Ints]) -> Mapping[str, Sequence[Doubles]]:
         states = reference.hidden_states(texts)
         return {name: list(map(computed[name], states)) for name in VECTORS if name in heads}
 
@@ -101,6 +95,7 @@ def reference_outputs(
         outputs=outputs,
         attention=[np.stack(layers) for layers in zip(*reference.attention, strict=True)],
         layers=reference.architecture.layers,
+        layout=layout,
         modes=sentence.modes if "sentence" in heads else (),
         of_means=reference.classifies_mean,
         vocabulary=vocabulary,
@@ -109,28 +104,27 @@ def reference_outputs(
     )
 
 
-def verify(
-    folder: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str, words: Sequence[Ids] = ()
-) -> dict[str, float]:
+def verify(folder: Path, expected: Expected, precision: str, words: Sequence[Ints] = ()) -> dict[str, float]:
     """The largest error of each output of the artifact in `folder`. `words` are texts whose vectors are compared too.
 
     Raises PrecisionError if the [CLS] vectors or the attention are not the checkpoint's.
     """
-    model, encoder = (open_graph(folder / name, layout, precision) for name in (MODEL, LAYERS))
-    rows = _run(model, expected, heads, layout)
-    states = _run(encoder, expected, ["layer_tokens"], layout)
+    model, encoder = (open_graph(folder / name, expected.layout, precision) for name in (MODEL, LAYERS))
+    masked = OF_MASKED_LM if expected.vocabulary else ()
+    outputs = frozenset([*expected.outputs, *masked]) - {"layer_tokens"}
+    rows = _rows(model, expected, expected.sequences, outputs=outputs, masks=(1,) if masked else (), top_k=TOP_K)
+    layers = (*range(expected.layers), LAST)
+    states = _rows(encoder, expected, expected.sequences, outputs=frozenset({"layer_tokens"}), layers=layers)
     errors = _errors([row | of_layers for row, of_layers in zip(rows, states, strict=True)], expected, precision)
     if words:
-        errors |= _with_words(errors, words, model, expected, precision, layout)
+        errors |= _with_words(errors, words, model, expected, precision)
     if precision == BF16:
-        errors["company_max_abs_change"] = _change_by_company(model, expected, rows, layout)
-    errors["attention_max_abs_error"] = _attention_error(
-        encoder, OrtGraph(folder / ATTENTION), expected, precision, layout
-    )
+        errors["company_max_abs_change"] = _change_by_company(model, expected, rows)
+    errors["attention_max_abs_error"] = _attention_error(encoder, OrtGraph(folder / ATTENTION), expected, precision)
     return errors
 
 
-def measure_speeds(folder: Path, expected: Expected, layout: str) -> dict[str, float]:
+def measure_speeds(folder: Path, expected: Expected) -> dict[str, float]:
     """Tokens a second on this machine of the bf16 artifact in `folder`, by precision: its graph also runs in fp32."""
     length = min(TIMED_TOKENS, max(map(len, expected.sequences)))
     ids = np.resize(np.concatenate(expected.sequences), (TIMED_TEXTS, length))
@@ -139,13 +133,13 @@ def measure_speeds(folder: Path, expected: Expected, layout: str) -> dict[str, f
     for _ in range(TIMED_ROUNDS):
         for name, graph in graphs.items():
             began = time.perf_counter()
-            _rows(graph, expected, list(ids), layout, outputs=frozenset({"cls"}))
+            _rows(graph, expected, list(ids), outputs=frozenset({"cls"}))
             best[name] = min(best[name], time.perf_counter() - began)
     return {name: ids.size / seconds for name, seconds in best.items()}
 
 
 def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str, float]:
-    """The errors of all outputs but the attention. Raises PrecisionError as `verify`."""
+    """The errors of all outputs but the attention. Raises the PrecisionError of `verify`."""
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
@@ -167,11 +161,11 @@ def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str
 
 
 def _with_words(
-    errors: Mapping[str, float], words: Sequence[Ids], model: Graph, expected: Expected, precision: str, layout: str
+    errors: Mapping[str, float], words: Sequence[Ints], model: Graph, expected: Expected, precision: str
 ) -> dict[str, float]:
     """The cosines of `errors` with those of some `words`, and that of the sequences which a start repeats."""
     vectors = frozenset(VECTORS).intersection(expected.outputs)
-    both = zip(words, _rows(model, expected, words, layout, outputs=vectors), strict=True)
+    both = zip(words, _rows(model, expected, words, outputs=vectors), strict=True)
     ordered = sorted(both, key=lambda one: float(np.linalg.norm(one[1]["mean"])))  # int8 errs most in short means
     chosen = [*ordered[:HARD_WORDS], *ordered[HARD_WORDS :: len(words) // HARD_WORDS]]
     wanted = replace(expected, outputs=expected.vectors_of([text for text, _ in chosen]), vocabulary=[])
@@ -180,30 +174,20 @@ def _with_words(
     return {"golden_smallest_cosine": errors["cls_smallest_cosine"], **cosines}
 
 
-def _run(graph: Graph, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
-    fills = "fill_mask" in heads
-    outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) - ATTENTION_OUTPUTS
-    layers = (*range(expected.layers), LAST) if "layer_tokens" in outputs else ()
-    asked = {"outputs": outputs, "masks": (1,) if fills else (), "top_k": TOP_K, "layers": layers}
-    return _rows(graph, expected, expected.sequences, layout, **asked)
-
-
-def _rows(
-    graph: Graph, expected: Expected, sequences: Sequence[NDArray[np.int32]], layout: str, **asked: Any
-) -> list[Row]:
-    """The answers of one batch of `sequences`, of each of which `asked` are the fields of Tokens."""
+def _rows(graph: Graph, expected: Expected, sequences: Sequence[Ints], **asked: Any) -> list[Row]:
+    """The answers of a batch of `sequences`; each has the fields `asked` of Tokens."""
     tokens = [Tokens(ids=ids, types=np.zeros(len(ids), np.int32), **asked) for ids in sequences]
-    batch = pack(tokens, layout, expected.modes, of_means=expected.of_means)
+    batch = pack(tokens, expected.layout, expected.modes, of_means=expected.of_means)
     names = sorted(batch.outputs)
     return split(batch, dict(zip(names, graph.run(names, batch.feeds), strict=True)))
 
 
-def _attention_error(encoder: Graph, attention: Graph, expected: Expected, precision: str, layout: str) -> float:
+def _attention_error(encoder: Graph, attention: Graph, expected: Expected, precision: str) -> float:
     """The largest error of a probability. Raises PrecisionError if they are not the checkpoint's."""
     layers, sequences = tuple(range(len(expected.attention[0]))), expected.sequences[: len(expected.attention)]
     asked = {"outputs": frozenset({"attention"}), "layers": layers}
     largest = distance = 0.0
-    for row, want in zip(_rows(encoder, expected, sequences, layout, **asked), expected.attention, strict=True):
+    for row, want in zip(_rows(encoder, expected, sequences, **asked), expected.attention, strict=True):
         feeds = {hidden_name(layer): states for layer, states in zip(layers, row["attention"], strict=True)}
         got = np.stack(attention.run([attention_name(layer) for layer in layers], feeds))
         errors = np.abs(got.astype(np.float64) - want)
@@ -217,11 +201,11 @@ def _attention_error(encoder: Graph, attention: Graph, expected: Expected, preci
     return largest
 
 
-def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row], layout: str) -> float:
+def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row]) -> float:
     """The largest difference between [CLS] alone and beside the other sequences: 0 if answers do not change."""
     changes = []
     for ids, row in zip(expected.sequences, rows, strict=True):
-        (alone,) = _rows(graph, expected, [ids], layout, outputs=frozenset({"cls"}))
+        (alone,) = _rows(graph, expected, [ids], outputs=frozenset({"cls"}))
         changes.append(np.abs(alone["cls"].astype(np.float64) - row["cls"].astype(np.float64)).max())
     return float(np.max(changes))
 
@@ -232,7 +216,7 @@ def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _smallest_cosine(pairs: Sequence[tuple[NDArray[np.generic], Doubles]]) -> float:
-    """Of [1, channels] to the reference's [channels]."""
+    """The smallest cosine of vectors [1, channels] to the reference's [channels]."""
     return float(np.min([_cosine(got[0], want) for got, want in pairs]))
 
 

@@ -14,10 +14,11 @@ from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.build import build_graph
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import PrecisionError
-from packbert.model_export.part_names import JINA_CODE_PARTS, JINA_PARTS
+from packbert.model_export.families import FAMILIES
 
 LENGTHS = (1000, 300, 530, 40, 17, 260, 150, 3, 64)
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+JINA, JINA_OF_CODE = FAMILIES["jina_bert"].parts, FAMILIES["jina_bert_code"].parts
 KINDS = {  # of the layers
     "the last layer is global": [GLOBAL, LOCAL, LOCAL, GLOBAL],
     "the last layer is local": [LOCAL, GLOBAL, LOCAL],
@@ -89,7 +90,7 @@ def test_long_texts_have_the_references_states_alone_and_in_a_batch(
     check_long_texts(folder, tmp_path)
 
 
-@pytest.mark.parametrize(("names", "heads"), [(JINA_PARTS, 4), (JINA_PARTS, 12), (JINA_CODE_PARTS, 12)])
+@pytest.mark.parametrize(("names", "heads"), [(JINA, 4), (JINA, 12), (JINA_OF_CODE, 12)])
 def test_long_texts_with_a_bias_by_distance_have_them_too(names: Mapping[str, str], heads: int, tmp_path: Path) -> None:
     check_long_texts(checkpoint_of_jina(tmp_path / "checkpoint", names, heads), tmp_path)
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packbert.model_export.architecture import Architecture
 from packbert.model_export.artifact.batch import Tokens, pack
 from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.build import build_graph
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights
-from packbert.model_export.families import Architecture
 from packbert.model_export.graph.heads import SHORTLIST
 from packbert.model_export.verification.reference import Reference
 from tests.export.goldens import open_session

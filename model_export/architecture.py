@@ -1,4 +1,4 @@
-"""What a config says of positions in attention: rotary angles and windows, or DeBERTa's distances."""
+"""The architecture of an encoder, and what a config says of the positions in its attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,6 +53,39 @@ class RelativePositions:
         return self.buckets or self.longest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
+
+    family: str
+    vocabulary: int
+    hidden: int
+    embedding: int  # width of the embedding tables; differs from hidden if they are factorized
+    layers: int
+    heads: int
+    intermediate: int
+    activation: str  # "gelu" (erf), "gelu_tanh", "relu", "silu"
+    norm_epsilon: float
+    positions: int  # usable positions: the table without the rows below position_offset
+    position_offset: int  # row of the position table for the first token
+    segments: int  # rows of the segment table; 0 without it
+    task_types: int  # rows of the task type table (ERNIE); 0 without it
+    # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
+    positional: str
+    rotary: tuple[Rotary, ...]  # of each layer; empty without
+    norms: str  # of a layer: "after" or "before" attention and feed-forward, "twice" (after, attention's two)
+    is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
+    relative: RelativePositions | None  # of the attention; None if it reads absolute positions alone
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def is_prenorm(self) -> bool:
+        return self.norms == "before"
+
+
 def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> int:
     """An integer of the config, `default` without the key. Raises ExportError unless it is at least `least`."""
     value = config.get(key, default)
@@ -62,7 +95,7 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
 
 
 def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
-    """By layer_types or global_attn_every_n_layers, and by rope_parameters (transformers 5) or the older keys."""
+    """Reads layer_types or global_attn_every_n_layers, and rope_parameters (transformers 5) or the older keys."""
     every = int_setting(config, "global_attn_every_n_layers", 3, least=1)
     kinds = config.get("layer_types") or [LOCAL if i % every else GLOBAL for i in range(layers)]
     window = int_setting(config, "local_attention", 128, least=2) // 2
@@ -85,7 +118,7 @@ def roformer_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
 
 
 def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
-    """With the fixed NTK scaling that the published models have, in rope_scaling."""
+    """Reads rope_theta, and in rope_scaling the fixed NTK scaling that the published models have."""
     theta = rope_theta(_section(config, "rope_parameters"), config.get("rope_theta", 160_000.0))
     scaling = _section(config, "rope_scaling") or {"type": "ntk", "factor": 1.0}
     factor = scaling.get("factor")
@@ -119,7 +152,7 @@ def rope_theta(parameters: Config, default: Any) -> float:
 
 
 def relative_positions(config: Config) -> RelativePositions:
-    """DeBERTa's, by its config. Raises ExportError if it sets something that is not computed."""
+    """The settings of a DeBERTa. Raises ExportError if its config sets something that is not computed."""
     stated = config.get("pos_att_type") or []
     terms = frozenset(map(str, stated) if isinstance(stated, list) else str(stated).lower().replace(" ", "").split("|"))
     if not terms <= {"c2p", "p2c"}:
