@@ -19,6 +19,7 @@ from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Chunk, Request
 
 T = TypeVar("T")
+STORY_SECONDS = 300.0  # for a story of some seconds, on a busy machine
 THREAD_SECONDS = 10.0  # for a thread to end, on a busy machine
 
 
@@ -62,8 +63,22 @@ def played(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     def test(**arguments: Any) -> None:
         play(lambda time: story(time, **arguments))
 
+    return as_test(test, story, given=1)
+
+
+def on_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test `story`, on an event loop of its own; it fails if it waits for ever."""
+
+    def test(**arguments: Any) -> None:
+        asyncio.run(asyncio.wait_for(story(**arguments), STORY_SECONDS))
+
+    return as_test(test, story, given=0)
+
+
+def as_test(test: Callable[..., None], story: Callable[..., Any], *, given: int) -> Callable[..., None]:
+    """`test`, for which pytest has the arguments of `story` after those that are given."""
     signature = inspect.signature(story)
-    vars(test)["__signature__"] = signature.replace(parameters=[*signature.parameters.values()][1:])
+    vars(test)["__signature__"] = signature.replace(parameters=[*signature.parameters.values()][given:])
     test.__doc__ = story.__doc__
     return test
 

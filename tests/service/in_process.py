@@ -130,7 +130,7 @@ class InProcessClient:
         return self.send("POST", path, **more)
 
 
-def ask(client: InProcessClient, path: str, **body: Any) -> Any:
+def ask(client: InProcessClient | httpx.Client, path: str, **body: Any) -> Any:
     """The content of an answer, which is 200."""
     response = client.post(path, json=body)
     assert response.status_code == 200, response.text

@@ -94,7 +94,7 @@ def test_a_running_service_has_two_ports(bert_artifact: Path, workers: int) -> N
         assert service.terminate() == 0
 
 
-def test_an_admin_port_that_is_taken_stops_the_start_before_the_artifact_is_read() -> None:
+def test_a_taken_admin_port_stops_the_start_before_the_artifact() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         variables = variables_with(BERT_MODEL="/nothing", BERT_PORT=str(free_port()), BERT_ADMIN_PORT=str(port))

@@ -1,33 +1,19 @@
 """The HTTP API of a real server process with the golden BERT: results equal to transformers, one format for errors."""
 
-import base64
 import io
 import json
 import re
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from packbert.service.http.openapi import InfoResponse
-from tests.pipelines import as_pipeline, same, without_targets
-
-GOLDEN_HIDDEN = 32
-
-OPERATIONS = """
-    embed fill_mask nsp predict tag answer choose attention embeddings embeddings_of_infinity
-    embeddings_of_azure_v1 similarity rerank rerank_v1 rerank_v2 ranking embeddings_of_cohere_v1
-    embeddings_of_cohere_v2 embeddings_of_ollama prompt_of_ollama show root invocations classify score
-    score_v1 pooling tokenize decode embed_all embed_sparse infer infer_by_version embeddings_of_azure
-    health ready info metrics server_metadata server_live server_ready model_metadata model_ready
-    model_metadata_by_version model_ready_by_version ping models retrieve_model models_of_infinity
-    models_of_ollama ps_of_ollama version_for_ollama
-"""
-
-
-def post(server: httpx.Client, path: str, body: Any, **headers: str) -> httpx.Response:
-    return server.post(path, json=body, headers=headers)
+from packbert.service.errors import TooLarge
+from packbert.service.tasks import sparse, tokens
+from packbert.service.tasks import vectors as token_vectors
+from tests.service.in_process import ask
 
 
 def error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
@@ -41,176 +27,18 @@ def error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
     return body
 
 
-def test_fill_mask_equals_the_pipeline(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
-    for case in bert_answers["fill_mask"]:
-        parameters = as_pipeline(case["parameters"])
-        nested = post(server, "/fill-mask", {"inputs": case["inputs"], "parameters": parameters}).json()
-        same(without_targets(nested), case["answer"])
-        assert post(server, "/fill-mask", {"inputs": case["inputs"]} | parameters).json() == nested
-
-
-def test_fill_mask_nests_lists_as_the_pipeline_does(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
-    plain = [case for case in bert_answers["fill_mask"] if not case["parameters"].get("targets")]
-    texts = [case["inputs"] for case in plain]
-    found = post(server, "/fill-mask", {"inputs": texts, "top_k": 1}).json()
-    alone = [post(server, "/fill-mask", {"inputs": text, "top_k": 1}).json() for text in texts]
-    assert found == alone
-    assert (
-        post(server, "/fill-mask", {"inputs": texts[:1], "top_k": 1}).json() == alone[0]
-    )  # a list of one is unwrapped
-
-
 def test_fill_mask_scores_are_probabilities_over_the_whole_vocabulary(server: httpx.Client) -> None:
     vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
-    everything = post(server, "/fill-mask", {"inputs": "the [MASK] is big", "top_k": vocabulary}).json()
+    everything = ask(server, "/fill-mask", inputs="the [MASK] is big", top_k=vocabulary)
     assert len(everything) == vocabulary
     assert sum(one["score"] for one in everything) == pytest.approx(1.0, abs=1e-5)
     by_word = {one["token"]: one["score"] for one in everything}
-    for one in post(server, "/fill-mask", {"inputs": "the [MASK] is big", "targets": ["cat", "dog"]}).json():
+    for one in ask(server, "/fill-mask", inputs="the [MASK] is big", targets=["cat", "dog"]):
         assert one["score"] == by_word[one["token"]]
 
 
-def test_fill_mask_with_top_k_0_gives_no_candidates(server: httpx.Client) -> None:
-    assert post(server, "/fill-mask", {"inputs": "the [MASK]", "top_k": 0}).json() == []
-
-
-def test_nsp_equals_transformers(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
-    pairs = [{"text": case["text"], "text_pair": case["text_pair"]} for case in bert_answers["pairs"]]
-    answers = post(server, "/nsp", {"inputs": pairs}).json()
-    for answer, case in zip(answers, bert_answers["pairs"], strict=True):
-        assert answer["is_next"] == pytest.approx(case["probabilities"][0], abs=1e-5)
-        assert answer["not_next"] == pytest.approx(case["probabilities"][1], abs=1e-5)
-        assert answer["label"] == ("is_next" if case["probabilities"][0] >= 0.5 else "not_next")
-    assert post(server, "/nsp", {"inputs": pairs[0]}).json() == answers[0]
-    assert post(server, "/nsp", {"inputs": list(pairs[0].values())}).json() == answers[0]  # as /predict takes it
-    assert post(server, "/nsp", {"inputs": [[p["text"], p["text_pair"]] for p in pairs]}).json() == answers
-
-
-def test_embed_gives_vectors_in_order_and_independent_of_the_other_inputs(server: httpx.Client) -> None:
-    texts = ["the cat", "我爱北京。", "a " * 100, "it"]
-    together = post(server, "/embed", {"inputs": texts}).json()
-    assert [post(server, "/embed", {"inputs": text}).json()[0] for text in texts] == together
-    assert len(together[0]) == GOLDEN_HIDDEN
-
-
-def test_embed_normalizes_after_shortening(server: httpx.Client) -> None:
-    raw = np.array(post(server, "/embed", {"inputs": "the cat"}).json()[0])
-    short = np.array(post(server, "/embed", {"inputs": "the cat", "dimensions": 8, "normalize": True}).json()[0])
-    np.testing.assert_allclose(short, raw[:8] / np.linalg.norm(raw[:8]), atol=1e-6)
-
-
-def test_embed_applies_the_requested_pooling(server: httpx.Client) -> None:
-    answers = {
-        pooling: post(server, "/embed", {"inputs": "the cat", "pooling": pooling}).json()[0]
-        for pooling in ("cls", "pooler", "mean")
-    }
-    assert len({tuple(vector) for vector in answers.values()}) == 3
-    assert max(map(abs, answers["pooler"])) <= 1.0
-
-
-def test_npy_and_base64_hold_the_same_numbers_as_json(server: httpx.Client) -> None:
-    texts = ["the cat", "hello world"]
-    vectors = np.array(post(server, "/embed", {"inputs": texts}).json(), np.float32)
-    npy = post(server, "/embed", {"inputs": texts}, accept="application/x-npy")
-    assert npy.headers["content-type"] == "application/x-npy"
-    assert np.array_equal(np.load(io.BytesIO(npy.content)), vectors)
-    openai = post(server, "/v1/embeddings", {"input": texts, "encoding_format": "base64", "normalize": False}).json()
-    decoded = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in openai["data"]]
-    assert np.array_equal(np.stack(decoded), vectors)
-    assert openai["usage"] == {"prompt_tokens": 8, "total_tokens": 8}
-
-
-def test_many_rows_are_encoded_in_the_same_format_as_few(server: httpx.Client) -> None:
-    one = post(server, "/embed", {"inputs": "the cat"}).json()[0]
-    assert post(server, "/embed", {"inputs": ["the cat"] * 100}).json() == [one] * 100
-
-
-def test_responses_carry_timing_and_the_request_id(server: httpx.Client) -> None:
-    response = post(server, "/embed", {"inputs": "the cat"}, **{"x-request-id": "mine-1"})
-    assert response.headers["x-request-id"] == "mine-1"
-    parts = dict(part.split(";dur=") for part in response.headers["server-timing"].split(", "))
-    assert list(parts) == ["tokenize", "queue", "forward", "format"]
-    assert all(float(value) >= 0 and len(value.split(".")[1]) == 3 for value in parts.values())
-    invalid = post(server, "/embed", {"inputs": "the cat"}, **{"x-request-id": "x" * 200}).headers["x-request-id"]
-    assert len(invalid) == 16
-
-
-def test_truncation_is_rejected_or_reported(server: httpx.Client) -> None:
-    texts = ["the cat", "cat " * 600]
-    rejected = error(post(server, "/embed", {"inputs": texts}), 422, "too_long")
-    assert rejected["index"] == 1
-    truncated = post(server, "/embed", {"inputs": texts, "truncate": True})
-    assert truncated.headers["x-truncated-inputs"] == "1"
-    assert "x-truncated-inputs" not in post(server, "/embed", {"inputs": texts[:1], "truncate": True}).headers
-
-
-def test_openais_route_truncates_if_requested_and_otherwise_names_the_long_input(server: httpx.Client) -> None:
-    texts = ["the cat", "cat " * 600 + "dog"]
-    rejected = post(server, "/v1/embeddings", {"input": texts})
-    assert rejected.status_code == 422
-    assert rejected.json()["error"]["param"] == "input.1"
-    truncated = post(
-        server, "/v1/embeddings", {"input": texts, "truncate": True, "truncation_direction": "left", "normalize": False}
-    )
-    assert truncated.headers["x-truncated-inputs"] == "1"
-    vectors = [one["embedding"] for one in truncated.json()["data"]]
-    assert vectors == post(server, "/embed", {"inputs": texts, "truncate": True, "truncation_direction": "left"}).json()
-
-
-def test_a_truncated_mask_is_an_error_of_its_input(server: httpx.Client) -> None:
-    body = error(
-        post(server, "/fill-mask", {"inputs": ["the [MASK]", "cat " * 600 + "[MASK]"], "truncate": True}),
-        422,
-        "no_mask",
-    )
-    assert body["index"] == 1
-    assert "cut away" in body["error"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "code"),
-    [
-        ("/embed", {}, "invalid"),
-        ("/embed", {"inputs": 5}, "invalid"),
-        ("/embed", {"inputs": "a", "surprise": 1}, "invalid"),
-        ("/embed", {"inputs": "a", "pooling": "max"}, "invalid"),
-        ("/embed", {"inputs": "a", "normalize": "yes"}, "invalid"),
-        ("/embed", {"inputs": "a", "dimensions": 33}, "dimensions"),
-        ("/embed", {"inputs": "a", "dimensions": 0}, "invalid"),
-        ("/embed", {"inputs": []}, "empty"),
-        ("/embed", {"inputs": ""}, "empty"),
-        ("/embed", {"inputs": ["a", " "]}, "empty"),
-        ("/fill-mask", {"inputs": "no mask here"}, "no_mask"),
-        ("/fill-mask", {"inputs": "[MASK]", "top_k": -1}, "invalid"),
-        ("/fill-mask", {"inputs": "[MASK]", "top_k": 1000}, "top_k"),
-        ("/fill-mask", {"inputs": "[MASK]", "targets": []}, "targets"),
-        ("/fill-mask", {"inputs": "[MASK]", "targets": ""}, "targets"),
-        ("/fill-mask", {"inputs": "[MASK]", "top_k": 1, "parameters": {"top_k": 2}}, "parameters"),
-        ("/nsp", {"inputs": {"text": "a"}}, "invalid"),
-        ("/nsp", {"inputs": {"text": "a", "text_pair": ""}}, "empty"),
-        ("/nsp", {"inputs": [["a", "b", "c"]]}, "pair"),
-        ("/nsp", {"inputs": "a"}, "invalid"),
-        ("/nsp", {"inputs": ["a"]}, "pair"),
-        ("/nsp", {"inputs": ["a", "b", "c"]}, "pair"),
-        ("/nsp", {"inputs": ["a", ["b", "c"]]}, "pair"),
-    ],
-)
-def test_an_invalid_body_gets_422_with_the_reason(server: httpx.Client, path: str, body: Any, code: str) -> None:
-    error(post(server, path, body), 422, code)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b'{"inputs": "\xff"}', b'{"inputs": "\\ud800"}', b"[" * 10_000, "{}".encode("utf-16")],
-    ids=["empty", "cut", "not UTF-8", "surrogate", "deep", "UTF-16"],
-)
-def test_a_body_that_is_not_json_gets_400(server: httpx.Client, content: bytes) -> None:
-    error(server.post("/embed", content=content), 400, "bad_request")
-
-
-@pytest.mark.parametrize("text", ["the cat", "the cat sat " * 2000])
-def test_a_byte_order_mark_before_json_is_skipped(server: httpx.Client, text: str) -> None:
-    body = json.dumps({"inputs": text, "truncate": True}).encode()
+def test_a_byte_order_mark_before_a_large_body_is_skipped(server: httpx.Client) -> None:
+    body = json.dumps({"inputs": "the cat sat " * 2000, "truncate": True}).encode()
     assert server.post("/embed", content=b"\xef\xbb\xbf" + body).json() == server.post("/embed", content=body).json()
 
 
@@ -223,8 +51,8 @@ def test_a_slash_after_a_path_changes_no_answer(server: httpx.Client, slashes: s
         assert found.status_code == plain.status_code
         assert own & {*plain.text.split('"')} or found.content == plain.content
     body = {"inputs": "the cat"}
-    assert post(server, f"/embed{slashes}", body).json() == post(server, "/embed", body).json()
-    assert post(server, slashes, body).json() == post(server, "/", body).json()
+    assert ask(server, f"/embed{slashes}", **body) == ask(server, "/embed", **body)
+    assert ask(server, slashes, **body) == ask(server, "/", **body)
 
 
 @pytest.mark.parametrize(
@@ -234,41 +62,24 @@ def test_numbers_that_are_not_finite_get_422(server: httpx.Client, content: byte
     error(server.post("/embed", content=content), 422, "invalid")
 
 
-def test_more_inputs_than_the_limit_get_413(server: httpx.Client) -> None:
-    assert (
-        "101 inputs; at most 100" in error(post(server, "/embed", {"inputs": ["a"] * 101}), 413, "too_large")["error"]
-    )
-
-
 def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:
     many = {"inputs": ["[MASK] " * 60] * 60, "top_k": 100}
-    message = error(post(server, "/fill-mask", many), 413, "too_large")["error"]
+    message = error(server.post("/fill-mask", json=many), 413, "too_large")["error"]
     assert re.match(r"100 candidates for each of \d+ masks", message)  # those that were counted until it was too much
     assert "tokens; at most 4000000" in message
-    assert post(server, "/fill-mask", many | {"targets": ["cat", "dog"]}).status_code == 200  # two candidates for each
+    assert ask(server, "/fill-mask", **many, targets=["cat", "dog"])  # two candidates for each
 
 
 def test_targets_are_limited_to_the_length_of_a_text(server: httpx.Client) -> None:
     message = error(
-        post(server, "/fill-mask", {"inputs": "[MASK]", "targets": ["cat", "a " * 60_000]}), 422, "targets"
+        server.post("/fill-mask", json={"inputs": "[MASK]", "targets": ["cat", "a " * 60_000]}), 422, "targets"
     )["error"]
     assert message == "targets hold 120003 characters; at most 100000 are allowed (BERT_MAX_CHARACTERS): send fewer"
 
 
-def test_unknown_paths_and_methods_get_the_standard_error_body(server: httpx.Client) -> None:
-    assert "/fill-mask" in error(server.get("/nothing"), 404, "not_found")["error"]
-    assert "/fill-mask" in error(post(server, "/fill-mask/more/", {}), 404, "not_found")["error"]
-    refused = error(server.get("/embed"), 405, "method_not_allowed")["error"]
-    assert refused == 'GET /embed: send POST with a JSON body, for example {"inputs":"my dog is hairy"}'
-    refused = server.get("/v1/embeddings").json()["error"]["message"]
-    assert refused.endswith('for example {"input":"my dog is hairy"}')
-    assert error(server.post("/health"), 405, "method_not_allowed")["error"] == "POST /health: send GET"
-    assert server.post("/v1/embeddings", content=b"{").json()["error"]["code"] == "bad_request"
-
-
-@pytest.mark.parametrize("value", ["0", "-5", "soon", "99999999", "1.5", "9" * 5000])
+@pytest.mark.parametrize("value", ["-5", "1.5", "9" * 5000])
 def test_a_timeout_that_is_not_a_number_of_milliseconds_gets_422(server: httpx.Client, value: str) -> None:
-    error(post(server, "/embed", {"inputs": "a"}, **{"x-request-timeout-ms": value}), 422, "timeout")
+    error(server.post("/embed", json={"inputs": "a"}, headers={"x-request-timeout-ms": value}), 422, "timeout")
 
 
 def test_info_describes_the_running_model(server: httpx.Client) -> None:
@@ -295,68 +106,6 @@ def test_health_ready_and_docs_respond(server: httpx.Client) -> None:
     assert server.get(script[1]).status_code == 200
 
 
-def resolve(page: dict[str, Any], schema: dict[str, Any]) -> Any:
-    """The schema that a reference points to, or the schema itself."""
-    return page["components"]["schemas"][schema["$ref"].split("/")[-1]] if "$ref" in schema else schema
-
-
-def test_openapi_documents_every_task_with_its_errors(server: httpx.Client) -> None:
-    page = server.get("/openapi.json").json()
-    for path in ("/embed", "/fill-mask", "/nsp", "/predict", "/tag", "/answer", "/choose", "/v1/embeddings"):
-        task = page["paths"][path]["post"]
-        assert {"200", "400", "401", "408", "413", "422", "429", "431", "500", "501", "503"} <= set(task["responses"])
-        assert resolve(page, task["requestBody"]["content"]["application/json"]["schema"])["type"] == "object"
-
-
-def test_openapi_names_every_operation_and_documents_its_response(server: httpx.Client) -> None:
-    page = server.get("/openapi.json").json()
-    operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
-    assert sorted(operation["operationId"] for operation in operations.values()) == sorted(OPERATIONS.split())
-    for path, operation in operations.items():
-        content = operation["responses"]["200"]["content"]
-        assert all(one["schema"] for one in content.values()), path
-    assert set(operations["/embed"]["responses"]["200"]["content"]) == {"application/json", "application/x-npy"}
-    assert set(operations["/metrics"]["responses"]["200"]["content"]) == {"text/plain", "application/openmetrics-text"}
-    (timeout,) = operations["/embed"]["parameters"]
-    assert (timeout["in"], timeout["name"], timeout["required"]) == ("header", "x-request-timeout-ms", False)
-
-
-def test_openapi_documents_every_field_of_info(server: httpx.Client) -> None:
-    schema = server.get("/openapi.json").json()["components"]["schemas"]["InfoResponse"]
-    info = server.get("/info").json()
-    assert set(schema["properties"]) == set(info)
-    InfoResponse.model_validate(info)
-
-
-def test_openapi_documents_the_error_bodies(server: httpx.Client) -> None:
-    page = server.get("/openapi.json").json()
-    for path in ("/embed", "/v1/embeddings"):
-        answer = server.post(path, content=b"{}")
-        schema: Any = resolve(
-            page, page["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
-        )
-        body: Any = answer.json()
-        if path == "/v1/embeddings":
-            schema, body = resolve(page, schema["properties"]["error"]), body["error"]
-        assert set(schema["required"]) <= set(body) <= set(schema["properties"])
-
-
-def test_openapi_documents_every_nesting_of_fill_mask_responses(server: httpx.Client) -> None:
-    page = server.get("/openapi.json").json()
-
-    def fits(schema: dict[str, Any], answer: Any) -> bool:
-        schema = resolve(page, schema)
-        if "anyOf" in schema:
-            return any(fits(one, answer) for one in schema["anyOf"])
-        if schema["type"] == "array":
-            return isinstance(answer, list) and all(fits(schema["items"], one) for one in answer)
-        return isinstance(answer, dict) and set(schema["required"]) <= set(answer)
-
-    documented = page["paths"]["/fill-mask"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
-    for inputs in ("the [MASK]", "[MASK] [MASK]", ["the [MASK]", "[MASK]"], ["the [MASK]", "[MASK] [MASK]"]):
-        assert fits(documented, post(server, "/fill-mask", {"inputs": inputs}).json()), inputs
-
-
 def test_metrics_exist_from_the_start_and_count_requests(server: httpx.Client) -> None:
     def read(name: str) -> float:
         return float(
@@ -365,8 +114,216 @@ def test_metrics_exist_from_the_start_and_count_requests(server: httpx.Client) -
 
     before = read('bert_requests_total{status="200",task="nsp"}')
     tokens = read("bert_tokens_total")
-    post(server, "/nsp", {"inputs": {"text": "a", "text_pair": "b"}})
+    ask(server, "/nsp", inputs={"text": "a", "text_pair": "b"})
     assert read('bert_requests_total{status="200",task="nsp"}') == before + 1
     assert read("bert_tokens_total") >= tokens + 5
     assert read('bert_execution_provider{provider="CPU"}') == 1
     assert read("bert_waiting_tokens") == 0
+
+
+BODY = {"inputs": ["my dog is hairy", "he likes play ##ing"]}
+
+
+def test_each_response_has_a_date(server: httpx.Client) -> None:
+    for response in (server.get("/health"), server.post("/embed", json=BODY), server.get("/nowhere")):
+        assert parsedate_to_datetime(response.headers["date"]).tzinfo is not None
+
+
+def test_pages_and_metrics_are_compressed_where_the_client_accepts_it(server: httpx.Client) -> None:
+    for path in ("/metrics", "/openapi.json", "/info"):
+        packed = server.get(path, headers={"accept-encoding": "gzip"})
+        plain = server.get(path, headers={"accept-encoding": "identity"})
+        assert packed.headers["content-encoding"] == "gzip"
+        assert "content-encoding" not in plain.headers
+    assert "content-encoding" not in server.get("/health", headers={"accept-encoding": "gzip"}).headers
+
+
+NPY = {"accept": "application/x-npy"}
+
+
+def test_tokens_of_a_text_beyond_the_models_limit_are_shown_and_counted(server: httpx.Client) -> None:
+    text = "cat " * 3000
+    (found,) = ask(server, "/tokenize", inputs=text, details=True)
+    assert len(found) == 3002
+    assert found[-2] | {"id": 0} == {
+        "id": 0,
+        "text": "cat",
+        "special": False,
+        "start": 11996,
+        "stop": 11999,
+        "piece": "cat",
+        "unknown": False,
+        "word": 2999,
+        "side": 0,
+        "segment": 0,
+        "position": 3000,
+    }
+    assert ask(server, "/tokenize", inputs=[text, "a", ["a", "b"]], count=True) == [3002, 3, 5]
+
+
+def test_states_of_layers_are_the_same_in_json_and_npy(server: httpx.Client) -> None:
+    body = {"inputs": ["my cat", "a"], "layers": [-1, 0, 1], "pooling": "none"}
+    shown = server.post("/embed", json=body).json()
+    response = server.post("/embed", json=body, headers={"accept": "application/x-npy"})
+    array, rows = np.load(io.BytesIO(response.content)), [int(n) for n in response.headers["x-npy-rows"].split(",")]
+    assert rows == [len(layers[0]) for layers in shown]
+    assert array.shape == (3, sum(rows), len(shown[0][0][0]))
+    for own, layers in zip(np.split(array, np.cumsum(rows)[:-1], axis=1), shown, strict=True):
+        assert np.abs(own - np.array(layers)).max() <= 1e-6
+    assert np.array_equal(array[0, : rows[0]], server_tokens(server, "my cat"))
+    pooled = server.post("/embed", json=body | {"pooling": "cls", "normalize": False}).json()
+    assert np.abs(np.array(pooled)[0] - array[:, 0]).max() <= 1e-6
+
+
+def server_tokens(server: httpx.Client, text: str) -> Any:
+    """The last layer's states of the tokens of a text."""
+    return np.array(server.post("/embed_all", json={"inputs": text}).json()[0], np.float32)
+
+
+def test_a_deadline_that_passes_while_tokenizing_is_an_error(server: httpx.Client) -> None:
+    body = {"inputs": ["cat " * 20_000] * 20, "count": True}
+    response = server.post("/tokenize", json=body, headers={"x-request-timeout-ms": "1"})
+    assert (response.status_code, response.json()["code"]) == (503, "deadline")
+
+
+@pytest.mark.parametrize(
+    ("check", "size", "sentence"),
+    [
+        (lambda size: token_vectors.check_answer_size(size, 768), 5208, "5209 tokens make a response of 4000512"),
+        (sparse.check_answer_size, 1_000_000, "the texts have 1000001 weights above zero; at most 1000000 are allowed"),
+        (tokens.check_answer_size, 300_000, "the inputs have 300001 tokens or more; at most 300000 are shown: split"),
+    ],
+)
+def test_the_size_of_a_response_is_bounded(check: Any, size: int, sentence: str) -> None:
+    check(size)
+    with pytest.raises(TooLarge, match=sentence):
+        check(size + 1)
+
+
+LONGEST = "cat " * 142  # with [CLS] and [SEP] 144 tokens, the model's limit
+PER_TEXT = 142 * 144  # tokens of its passes
+
+
+def refuse(server: httpx.Client, path: str, body: Any, **headers: str) -> tuple[int, str, Any, int | None]:
+    """Status, message, code and index of the error."""
+    response = server.post(path, json=body, headers=headers)
+    content = response.json()
+    if path == "/score":
+        content |= {"error": content["error"]["message"], "code": content["error"]["code"]}
+    return response.status_code, content["error"], content["code"], content.get("index")
+
+
+def test_a_text_is_cut_where_the_request_says_so(server: httpx.Client) -> None:
+    text = "dog " + LONGEST + "river"
+    for direction, pieces in (("right", ["dog", "cat"]), ("left", ["cat", "river"])):
+        response = server.post("/score", json={"inputs": text, "truncate": True, "truncation_direction": direction})
+        tokens = response.json()["tokens"]
+        assert ([tokens[0]["piece"], tokens[-1]["piece"]], len(tokens)) == (pieces, 142)
+        assert response.headers["x-truncated-inputs"] == "1"
+    assert ask(server, "/score", inputs=text, truncate_prompt_tokens=-1)["cost_tokens"] == PER_TEXT
+
+
+def test_the_deadline_of_a_likelihood_includes_all_of_its_passes(server: httpx.Client) -> None:
+    status, sentence, code, _ = refuse(server, "/score", {"inputs": [LONGEST] * 8}, **{"x-request-timeout-ms": "5"})
+    assert (status, code) in {(413, "too_much_for_deadline"), (503, "deadline")}
+    assert "deadline" in sentence
+
+
+def test_whole_words_are_limited_by_top_k_and_named_once(server: httpx.Client) -> None:
+    body = {"inputs": "the [MASK]", "targets": ["Unaffable", "unaffable", "cat", "walked"]}
+    found = ask(server, "/fill-mask", **body)
+    assert {one["target"] for one in found} == {"Unaffable", "cat", "walked"}
+    assert ask(server, "/fill-mask", **body, top_k=2) == found[:2]
+    assert ask(server, "/fill-mask", **body, top_k=0) == []
+
+
+def test_targets_share_the_passes_of_their_common_beginnings(server: httpx.Client) -> None:
+    def tokens(*targets: str) -> float:
+        before = read_tokens(server)
+        ask(server, "/fill-mask", inputs="the [MASK]", targets=list(targets))
+        return read_tokens(server) - before
+
+    assert tokens("walked") == 2 * 5  # [CLS] the and two pieces [SEP], twice
+    assert tokens("walked", "walks", "walking") == 2 * 5  # other last pieces, after the same first one
+    assert tokens("walked", "rained") == 3 * 5  # two first pieces in one pass, then a pass each
+    assert tokens("walked", "cat", "dog") == 2 * 5 + 4
+
+
+def read_tokens(server: httpx.Client) -> float:
+    lines = server.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("bert_request_tokens_sum"))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence", "code", "index"),
+    [
+        (
+            "/fill-mask",
+            {"inputs": ["the [MASK]", "[MASK] " + "cat " * 140], "targets": ["unaffable"]},
+            422,
+            "input has 143 tokens, and 145 with a mask for each of a target's 3 pieces; this model takes at most 144",
+            "too_long",
+            1,
+        ),
+        ("/fill-mask", {"inputs": ["[MASK]", ""], "targets": ["unaffable"]}, 422, "input has no tokens", "empty", 1),
+        ("/fill-mask", {"inputs": ["[MASK]", "cat"], "joint": True}, 422, "[MASK] was not found", "no_mask", 1),
+        ("/fill-mask", {"inputs": "[MASK]", "joint": True, "top_k": 65}, 422, "top_k is 65; with joint", "top_k", None),
+        ("/fill-mask", {"inputs": "[MASK]", "joint": True, "beam": 0}, 422, "beam: Input should be", "invalid", None),
+        (
+            "/fill-mask",
+            {"inputs": "[MASK] " * 142, "joint": True, "beam": 10},
+            413,
+            f"the request takes {1 + 10 * 141} passes of the model with {(1 + 10 * 141) * 144} tokens in all",
+            "too_large",
+            None,
+        ),
+        (
+            "/fill-mask",
+            {"inputs": ["[MASK] " * 100] * 10, "targets": ["unaffable"]},
+            413,
+            f"the request takes 3000 passes of the model with {3000 * 104} tokens in all",
+            "too_large",
+            None,
+        ),
+        ("/score", {"inputs": ["a", 1]}, 422, "inputs.1: Input should be a valid string", "invalid", 1),
+        (
+            "/score",
+            {"text_1": "a", "text_2": "b", "variant": "original"},
+            422,
+            "variant says how texts in `inputs`",
+            "variant",
+            None,
+        ),
+        (
+            "/score",
+            {"inputs": [LONGEST] * 9},
+            413,
+            f"{9 * 142} passes of the model with {9 * PER_TEXT} tokens in all; at most 180000 are allowed (nine ",
+            "too_large",
+            None,
+        ),
+    ],
+)
+def test_what_takes_too_much_or_misses_its_mask_is_refused(
+    server: httpx.Client, path: str, body: Any, status: int, sentence: str, code: str, index: int | None
+) -> None:
+    found = refuse(server, path, body)
+    assert (found[0], found[2:]) == (status, (code, index))
+    assert sentence in found[1]
+
+
+def test_one_mask_filled_by_joint_has_the_candidates_of_the_plain_request(server: httpx.Client) -> None:
+    plain = ask(server, "/fill-mask", inputs="the [MASK] is big", top_k=3)
+    joint = ask(server, "/fill-mask", inputs="the [MASK] is big", top_k=3, joint=True, beam=3)
+    assert [one["tokens"] for one in joint] == [[one["token"]] for one in plain]
+    assert [one["score"] for one in joint] == pytest.approx([one["score"] for one in plain])
+    assert [one["texts"] for one in joint] == [[one["token_str"]] for one in plain]
+    assert [one["sequence"] for one in joint] == [one["sequence"] for one in plain]
+
+
+def test_a_wider_beam_finds_candidates_that_are_at_least_as_likely(server: httpx.Client) -> None:
+    best = [
+        ask(server, "/fill-mask", inputs="a [MASK] [MASK] [MASK].", joint=True, beam=beam, top_k=1)[0]
+        for beam in (1, 64)
+    ]
+    assert best[0]["log_probability"] <= best[1]["log_probability"]

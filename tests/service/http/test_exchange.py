@@ -1,4 +1,4 @@
-"""How a response is written: whole ones in one piece, others in parts; on a fake transport."""
+"""How a response is written, and how a request ends with its client; on a fake transport."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from packbert.service.http import exchange as exchange_module
-from packbert.service.http.exchange import Exchange
+from packbert.service.http.exchange import ClientConnection, ClientDisconnected, Exchange
+from tests.service.fakes import FakeTime, on_loop, played, settle
 
 Message = dict[str, Any]
 
@@ -145,7 +146,7 @@ def test_a_response_waits_for_a_client_that_does_not_read() -> None:
     assert len(played.writes) == 1
 
 
-def test_a_body_that_has_arrived_is_received_at_once_and_then_the_disconnect() -> None:
+def test_a_body_is_received_at_once_and_then_the_disconnect() -> None:
     async def story(exchange: Exchange) -> None:
         exchange.add(b"ab")
         exchange.add(b"c")
@@ -157,7 +158,7 @@ def test_a_body_that_has_arrived_is_received_at_once_and_then_the_disconnect() -
     asyncio.run(Play().play(story))
 
 
-def test_a_body_of_unknown_length_ends_with_the_connection_of_an_http_1_0_client() -> None:
+def test_a_body_of_unknown_length_ends_an_http_1_0_connection() -> None:
     parts = Play(head(), body(b"o", more=True), body(b"k"), version="1.0", keep_alive=False)
     assert b"".join(parts.writes) == b"HTTP/1.1 200 OK\r\ndate: today\r\nconnection: close\r\n\r\nok"
     assert parts.connection.closed
@@ -177,3 +178,51 @@ def test_a_response_without_a_body_has_neither_length_nor_chunks(status: int) ->
 def test_messages_out_of_order_are_errors(messages: list[Message]) -> None:
     with pytest.raises(RuntimeError, match="out of order"):
         Play(*messages)
+
+
+@played
+async def test_a_disconnect_cancels_the_work_at_once(time: FakeTime) -> None:
+    connection = ClientConnection()
+    asyncio.get_running_loop().call_later(3, connection.on_disconnect)
+    with pytest.raises(ClientDisconnected), connection:
+        await asyncio.sleep(1000)
+    assert time.now == 3.0
+    assert len(asyncio.all_tasks()) == 1
+    await asyncio.sleep(1)  # the task itself is no longer cancelled, and can send its response
+
+
+@on_loop
+async def test_work_does_not_start_after_a_disconnect() -> None:
+    connection, started = ClientConnection(), []
+    connection.on_disconnect()
+    with pytest.raises(ClientDisconnected), connection:
+        started.append(1)
+    assert not started
+
+
+@on_loop
+async def test_a_disconnect_after_the_work_cancels_nothing() -> None:
+    connection = ClientConnection()
+    with connection:
+        await settle()
+    connection.on_disconnect()
+    await settle()
+
+
+@on_loop
+async def test_an_error_of_the_work_is_raised() -> None:
+    with pytest.raises(ValueError, match="why"), ClientConnection():
+        raise ValueError("why")
+
+
+@on_loop
+async def test_a_cancellation_without_a_disconnect_stays_a_cancellation() -> None:
+    async def work() -> None:
+        with ClientConnection():
+            await asyncio.sleep(1000)
+
+    task = asyncio.create_task(work())
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -52,9 +52,7 @@ def vectors(service: Service, **body: Any) -> Any:
 
 
 @pytest.mark.parametrize("more", [{}, {"stride": 8}], ids=["texts", "windows"])
-def test_a_thousand_texts_get_the_answer_of_the_same_texts_in_small_requests(
-    service: Service, more: dict[str, Any]
-) -> None:
+def test_a_thousand_texts_get_the_answer_of_small_requests(service: Service, more: dict[str, Any]) -> None:
     answered = 'bert_queue_requests_total{outcome="answered"}'
     before = service.count(answered)
     whole = vectors(service, inputs=TEXTS, **more)

@@ -19,12 +19,12 @@ from packbert.service.artifact import open_artifact
 from packbert.service.http import shares
 from packbert.service.http.app import create_app
 from packbert.service.http.shares import compare
+from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.flow import TaskResult
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
 from tests.service.polling import sum_of, until
-from tests.serving import fail_to_serve
 
 TEXTS = ["my dog is hairy", "it rains"]
 MASKS = "the [MASK] is [MASK]"
@@ -63,7 +63,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def post(service: ServiceProcess, path: str, **body: Any) -> httpx.Response:
-    """Over a new connection, so that any API process answers."""
+    """Over a new connection, so that any worker answers."""
     answer = CLIENT.post(service.url + path, json=body)
     assert answer.status_code == 200, answer.text
     return answer
@@ -104,7 +104,7 @@ def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(start: Start
     assert [scrape(service, outcome(one)) for one in ("answered", "left")] == [1, 2]
 
 
-def test_an_unexpected_failure_of_the_other_model_is_logged_and_the_model_answers(
+def test_an_unexpected_failure_of_the_other_model_is_logged(
     old: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (file := tmp_path / "models.yaml").write_text(f"one: {old}\ntwo: {{model: {old}, of: one, weight: 1}}\n")
@@ -341,7 +341,7 @@ def test_a_signal_changes_the_shares_and_the_model_of_every_process(start: Start
 )
 def test_a_wrong_file_of_models_stops_the_start(tmp_path: Path, content: str, fault: str) -> None:
     (file := tmp_path / "models.yaml").write_text(content)
-    ended = fail_to_serve({"BERT_MODELS": str(file)})
-    assert ended.returncode == 2
-    assert f"BERT_MODELS: {file}" in ended.stderr
-    assert fault in ended.stderr
+    with pytest.raises(SettingsError) as raised:
+        Settings.from_environment({"BERT_MODELS": str(file)})
+    assert str(raised.value).startswith(f"BERT_MODELS: {file}")
+    assert fault in str(raised.value)
