@@ -109,7 +109,7 @@ async def busy_thread(tokenizer: Tokenizer) -> AsyncIterator[None]:
     await waiting
 
 
-def test_the_model_runs_while_later_texts_are_tokenized_and_a_window_is_in_the_queue(tokenizer: Tokenizer) -> None:
+def test_the_model_runs_while_later_texts_are_tokenized(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, model: CountingModel) -> None:
         started = time.perf_counter()
         asking = asyncio.create_task(ask(tasks))
@@ -137,7 +137,7 @@ SIZES = st.lists(st.integers(0, 200), min_size=1, max_size=24)
 @given(
     sizes=SIZES, chunk=st.integers(10, 2000), window=st.integers(1, 3000), wrong=st.none() | st.sampled_from([*WRONG])
 )
-def test_in_chunks_of_any_size_the_answer_is_that_of_all_texts_one_by_one(
+def test_in_chunks_of_any_size_the_answer_is_the_same(
     tokenizer: Tokenizer,
     how: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -203,7 +203,7 @@ def test_a_deadline_ends_a_request_that_waits_for_the_tokenizer(tokenizer: Token
     assert tell(tokenizer, story) == RequestCounts()
 
 
-def test_a_deadline_ends_a_request_that_the_queue_has_admitted_and_waits_for_the_tokenizer(
+def test_a_deadline_ends_an_admitted_request_that_waits_for_the_tokenizer(
     tokenizer: Tokenizer,
 ) -> None:
     async def story(tasks: Tasks, batcher: Batcher, _: CountingModel) -> None:
@@ -285,7 +285,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(tokenizer: Tokenizer, name: 
     assert (counts.failed, counts.expired, counts.refused) == (0, 0, 0)
 
 
-def test_the_deadline_of_a_large_request_follows_its_size_unless_the_client_has_set_it(tokenizer: Tokenizer) -> None:
+def test_the_deadline_of_a_large_request_follows_its_size_unless_stated(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, _: CountingModel) -> None:
         async def seconds_of(*deadline: float) -> float:
             asking = asyncio.create_task(ask(tasks, LONG, *deadline))
@@ -335,7 +335,7 @@ def test_the_time_before_the_queue_is_taken_from_the_deadline(tokenizer: Tokeniz
     ],
     ids=["likelihood", "whole words", "joint"],
 )
-def test_a_failed_pass_fails_the_whole_request_with_the_index_of_its_text(
+def test_a_failed_pass_fails_the_request_with_the_index_of_its_text(
     tokenizer: Tokenizer, asking: Callable[[Tasks, str], Asked]
 ) -> None:
     async def story(tasks: Tasks, _: Batcher, model: CountingModel) -> None:
@@ -367,7 +367,7 @@ def test_the_queue_counts_the_tokens_of_all_passes(tokenizer: Tokenizer) -> None
     assert tell(tokenizer, story, held=True) == RequestCounts(received=2, answered=2)
 
 
-def test_a_request_that_a_later_chunk_shows_to_be_too_large_is_refused(tokenizer: Tokenizer) -> None:
+def test_a_request_that_a_later_chunk_shows_too_large_is_refused(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, _: Batcher, model: CountingModel) -> None:
         few = replace(tasks, limits=replace(tasks.limits, max_tokens=3000))
         with pytest.raises(TooLarge, match=r"the texts have 3\d\d\d tokens or more; at most 3000 are tagged at once"):

@@ -87,7 +87,7 @@ def test_vectors_of_queries_and_documents_are_the_authors(
 
 
 @pytest.mark.parametrize(("name", "precision"), CASES)
-def test_rerank_scores_documents_by_max_sim_with_the_same_bits_alone_and_in_company(
+def test_rerank_scores_by_max_sim_with_the_same_bits_in_company(
     name: str, precision: str, artifact: Callable[[str, str], Path]
 ) -> None:
     found = multi_vectors.answers(name)
@@ -125,7 +125,7 @@ def test_weights_of_words_are_those_of_bge_m3(precision: str, artifact: Callable
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("name", ["stanford", "pylate", "bge-m3"])
-def test_a_query_that_is_filled_up_has_the_same_bits_alone_and_beside_other_texts(
+def test_a_query_that_is_filled_up_has_the_same_bits_in_company(
     name: str, precision: str, artifact: Callable[[str, str], Path]
 ) -> None:
     opened = open_artifact(artifact(name, precision))
@@ -226,7 +226,7 @@ def test_a_model_without_vectors_of_tokens_says_so(exported: Callable[..., Artif
         run(exported("bert").root, lambda tasks: answer_request(tasks, embed_any, request))
 
 
-def test_a_colbert_gives_its_vectors_of_documents_by_default_and_has_no_single_one(
+def test_a_colbert_gives_vectors_of_documents_by_default_and_no_single_one(
     artifact: Callable[[str, str], Path],
 ) -> None:
     found = multi_vectors.answers("stanford")["documents"]

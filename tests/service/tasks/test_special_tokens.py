@@ -136,7 +136,7 @@ def options(*, special_tokens: bool, **more: Any) -> EncodeOptions:
 
 @each_family
 @each_way
-def test_texts_that_are_too_long_are_cut_and_read_in_windows_as_by_transformers(
+def test_long_texts_are_cut_and_read_in_windows_as_by_transformers(
     name: str, asked: str, special_tokens: bool, tokenizer: Tokenizer
 ) -> None:
     cases = answers(name)[asked]

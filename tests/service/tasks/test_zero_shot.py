@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -77,14 +76,6 @@ def test_scores_are_those_of_the_pipeline(family: str, precision: str, entailmen
             assert found["labels"] == case["labels"]
 
 
-def test_texts_of_a_list_are_answered_as_each_alone(client: InProcessClient) -> None:
-    body: dict[str, Any] = {"candidate_labels": ["cat", "dog"], "multi_label": True}
-    alone = [client.post("/predict", json=body | {"inputs": text}).json() for text in TEXTS[:2]]
-    assert client.post("/predict", json=body | {"inputs": TEXTS[:2]}).json() == alone
-    assert client.post("/predict", json={"inputs": [[text] for text in TEXTS[:2]], "parameters": body}).json() == alone
-    assert client.post("/predict", json=body | {"inputs": TEXTS[:1]}).json() == alone[:1]
-
-
 def test_only_the_text_is_cut_where_the_request_says_so(client: InProcessClient) -> None:
     body: dict[str, Any] = {"inputs": ["cat", "dog " * 137], "candidate_labels": ["tea", "the big river in the sun"]}
     refused = client.post("/predict", json=body)
@@ -118,12 +109,6 @@ def test_a_template_without_a_plain_gap_is_refused(client: InProcessClient, temp
     assert f"hypothesis_template is {template!r}; it needs {{}} where the label goes" in response.json()["error"]
 
 
-def test_a_classifier_without_an_entailment_label_says_which_labels_it_has(classifier: httpx.Client) -> None:
-    response = classifier.post("/predict", json={"inputs": "a", "candidate_labels": ["b"]})
-    assert (response.status_code, response.json()["code"]) == (501, "no_such_head")
-    assert "an entailment label (one that begins with `entail`); this model has bad, fair, good" in response.text
-
-
 def test_the_first_label_that_begins_with_entail_is_it() -> None:
     assert find_entailment(["not_entailment", "Entails", "entailment"]) == 1
     with pytest.raises(NoSuchHead, match="this model has a, not_entailment"):
@@ -141,11 +126,3 @@ def test_contradiction_is_the_first_class_or_the_last_where_entailment_is_first(
     one = entailment_scores(logits[:, :1], entailment, alone=False)
     np.testing.assert_allclose(one, alone[:, :1])
     np.testing.assert_allclose(entailment_scores(logits, entailment, alone=False).sum(axis=1), 1.0)
-
-
-def test_post_root_answers_as_hosted_endpoints_do(client: InProcessClient) -> None:
-    parameters = {"candidate_labels": ["cat", "dog"], "multi_label": False, "hypothesis_template": None}
-    found = client.post("/predict", json={"inputs": "the cat", "parameters": parameters}).json()
-    elements = [{"label": a, "score": b} for a, b in zip(found["labels"], found["scores"], strict=True)]
-    assert client.post("/", json={"inputs": "the cat", "parameters": parameters}).json() == elements
-    assert client.post("/", json={"inputs": ["the cat"], "candidate_labels": ["cat", "dog"]}).json() == elements
