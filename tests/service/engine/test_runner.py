@@ -83,7 +83,7 @@ def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
     several.close()
 
 
-@pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([5], [2]), ([5] * 145, [0] * 145)])
+@pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([-1], [0]), ([5], [2]), ([5], [-1]), ([5] * 145, [0] * 145)])
 def test_an_index_outside_its_table_is_rejected(runner: ModelRunner, ids: list[int], types: list[int]) -> None:
     """The golden model has 170 words, two segments and 144 positions."""
     outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
@@ -107,7 +107,7 @@ def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: P
 
 
 @pytest.mark.parametrize(("concurrency", "max_in_flight"), [(Concurrency(2), 1), (Concurrency(2, per_core=True), 2)])
-def test_one_batch_runs_at_a_time_on_the_device_or_on_each_core(
+def test_one_batch_runs_at_a_time_on_each_device_or_core(
     bert_artifact: Path, concurrency: Concurrency, max_in_flight: int
 ) -> None:
     class Counting:
