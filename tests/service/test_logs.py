@@ -61,9 +61,7 @@ def test_json_lines_have_the_same_fields_and_a_traceback_in_one_line(capsys: pyt
 
 
 @pytest.mark.parametrize("character", [*map(chr, range(0x20)), "\x7f", "\x85", "\x9b", "\u2028", "\u202e", "\ud800"])
-def test_no_character_of_a_client_begins_a_text_line_or_reaches_the_terminal(
-    capsys: pytest.CaptureFixture[str], character: str
-) -> None:
+def test_no_character_of_a_client_begins_a_text_line(capsys: pytest.CaptureFixture[str], character: str) -> None:
     configure(access_log=True)
     sent = f"/x{character}2026-11-22 00:00:00,000 INFO service all is well"
     log_access(route=sent)
@@ -77,7 +75,7 @@ def test_no_character_of_a_client_begins_a_text_line_or_reaches_the_terminal(
     assert len([line for line in lines if line[:1].isdigit()]) == 3
 
 
-def test_a_field_with_white_space_is_quoted_and_letters_of_other_scripts_stay(
+def test_a_field_with_white_space_is_quoted_and_other_scripts_stay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     configure(access_log=True)

@@ -108,7 +108,7 @@ def test_what_became_of_a_gone_setting_names_settings_that_exist() -> None:
     assert {name for sentence in GONE.values() for name in re.findall(r"BERT_[A-Z_]+", sentence)} <= known
 
 
-def test_a_start_with_a_gone_setting_ends_with_code_2_and_its_sentence() -> None:
+def test_a_gone_setting_ends_the_start_with_code_2() -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "packbert", "serve", "--update"],
         env={"BERT_ARTIFACT": "/models/bert", "BERT_MAX_TOP_K": "5", "PYTHONPATH": str(ROOT)},
@@ -148,7 +148,7 @@ def test_settings_do_not_change() -> None:
 @pytest.mark.parametrize(
     "linked", ["BERT_SERVICE_HOST", "BERT_SERVICE_SERVICE_PORT_HTTP", "BERT_SERVICE_PORT_8080_TCP_ADDR"]
 )
-def test_what_kubernetes_sets_for_a_service_of_that_name_is_told_as_such(linked: str) -> None:
+def test_variables_that_kubernetes_sets_are_told_as_such(linked: str) -> None:
     with pytest.raises(
         SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"
     ):

@@ -86,7 +86,7 @@ def run(folder: Path, *options: str) -> int:
     return main([str(folder / "in.txt"), str(folder / "out.npy"), *options])
 
 
-def test_the_same_job_continues_with_every_row_once_and_counts_the_refusals_of_all_parts(
+def test_the_same_job_continues_with_every_row_once(
     job_folder: Path, bert_artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path.name for path in (job_folder / "out.npy.parts").glob("0*")}
@@ -112,7 +112,7 @@ def test_the_same_job_continues_with_every_row_once_and_counts_the_refusals_of_a
         ({}, ["--skip-errors", "--set", "prompt=a "], '--set prompt was unset and is "a "'),
     ],
 )
-def test_a_job_of_which_something_differs_is_refused_by_its_name_and_keeps_the_parts(
+def test_another_job_is_refused_by_its_difference_and_keeps_the_parts(
     job_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -178,7 +178,7 @@ def test_a_job_without_a_finished_part_starts_again_with_other_options(
     assert main([*command, "--skip-errors"]) == 3
 
 
-def test_a_server_that_was_started_with_other_defaults_continues_no_job_of_the_client(
+def test_a_server_with_other_defaults_continues_no_job_of_the_client(
     bert_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, output = tmp_path / "in.txt", tmp_path / "out.npy"
@@ -194,7 +194,7 @@ def test_a_server_that_was_started_with_other_defaults_continues_no_job_of_the_c
         assert not output.exists()
 
 
-def test_a_server_that_changes_while_a_job_runs_adds_no_part_to_it(
+def test_a_server_that_changes_adds_no_part_to_a_running_job(
     bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "PART_ROWS", 16)

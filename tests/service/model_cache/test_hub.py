@@ -68,7 +68,7 @@ def test_the_next_start_needs_no_hub(hub: FakeHub, folder: Path, caplog: pytest.
 
 
 @pytest.mark.usefixtures("variables")
-def test_a_newer_commit_is_taken_when_its_revision_is_named_or_the_sources_are_forgotten(
+def test_a_newer_commit_is_taken_when_named_or_after_sources_are_forgotten(
     hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Cache(folder / "cache")
@@ -117,7 +117,7 @@ def test_a_start_without_the_hub_ends_with_a_code_that_is_restarted(
         ("{artifact}", "tokenizer.json is damaged"),
     ],
 )
-def test_a_model_that_cannot_be_served_ends_the_start_before_another_is_downloaded(
+def test_a_model_that_cannot_be_served_ends_the_start_before_downloads(
     hub: FakeHub, bert_artifact: Path, tmp_path: Path, second: str, fault: str
 ) -> None:
     artifact, folder = shutil.copytree(bert_artifact, tmp_path / "artifact"), tmp_path / "folder"

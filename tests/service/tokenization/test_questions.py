@@ -100,7 +100,7 @@ def test_windows_are_those_of_the_library(
     assert owners == [0] * len(found)
 
 
-def test_the_default_stride_is_that_of_the_pipeline_where_the_question_leaves_room(tokenizer: Tokenizer) -> None:
+def test_the_default_stride_is_that_of_the_pipeline(tokenizer: Tokenizer) -> None:
     context = "cat " * 300
     found = windows(tokenizer, ("it", context))[0]
     assert rows(found) == rows(windows(tokenizer, ("it", context), stride=LIMIT // 2)[0])
@@ -123,7 +123,7 @@ def test_a_question_is_cut_only_where_it_is_asked_for(tokenizer: Tokenizer) -> N
 
 
 @pytest.mark.parametrize("count", [1, 3000])
-def test_a_pair_that_cannot_be_read_is_an_error_with_its_index_and_a_way_out(tokenizer: Tokenizer, count: int) -> None:
+def test_a_pair_that_cannot_be_read_is_an_error_with_its_index(tokenizer: Tokenizer, count: int) -> None:
     good, long = ("cat", "cat " * count), ("cat " * 200, "cat " * count)
     for pair, code, message in (
         (("", "cat " * count), "empty", "the question has no tokens"),
@@ -141,7 +141,7 @@ def test_a_pair_that_cannot_be_read_is_an_error_with_its_index_and_a_way_out(tok
     assert windows(tokenizer, long, question_limit=20)[0]
 
 
-def test_a_stride_that_leaves_a_window_nothing_new_is_an_error_only_where_there_are_windows(
+def test_a_stride_without_progress_is_an_error_only_with_windows(
     tokenizer: Tokenizer,
 ) -> None:
     room = int((windows(tokenizer, ("cat", "cat " * 300))[0][0].spans[:, 0] >= 0).sum())
