@@ -77,6 +77,7 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: nan is not a number above 0"),
         ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
         ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
+        ("BERT_RERANK", "dot", "BERT_RERANK: "),
         ("BERT_TOKEN_BUDGET", "9999999999", "BERT_TOKEN_BUDGET: "),
         ("BERT_HOST", "", "BERT_HOST: it is empty"),  # would listen on every interface
         ("BERT_MODEL", " ", "BERT_MODEL: it is empty"),

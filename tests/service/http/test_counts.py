@@ -128,7 +128,8 @@ def test_a_scrape_says_what_answers_and_what_the_process_takes(server: httpx.Cli
     labels |= {"language": "", "license": ""}
     stated = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
     assert values[f'bert_info{{{stated},version="{info["versions"]["service"]}"}}'] == 1
-    assert values["bert_ready"] == 1
+    assert (values["bert_ready"], values["bert_waiting_tokens"]) == (1, 0)
+    assert values['bert_execution_provider{provider="CPU"}'] == 1
     assert 0 <= values["bert_busy_ratio"] <= 1
     assert 2**24 < values["process_resident_memory_bytes"] < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert values["process_start_time_seconds"] <= time.time()

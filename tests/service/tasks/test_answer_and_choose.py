@@ -79,38 +79,6 @@ def spans(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def choices(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("bert-choices").root) as client:
-        yield client
-
-
-def error(client: InProcessClient, path: str, body: Any) -> tuple[int, str, str, int | None]:
-    response = client.post(path, json=body)
-    found = response.json()
-    return response.status_code, found["code"], found["error"], found.get("index")
-
-
-def test_questions_in_a_list_get_the_answers_of_each_alone(spans: InProcessClient) -> None:
-    one = ask(spans, "/answer", **ASKED)
-    assert CONTEXT[one["start"] : one["end"]] == one["answer"]
-    assert ask(spans, "/answer", inputs=[ASKED], parameters={}) == [one]
-    fields = {"top_k": 3, "max_answer_len": 2}
-    several = ask(spans, "/answer", **ASKED | fields)
-    assert len(several) == 3
-    assert ask(spans, "/answer", inputs=[LONG, ASKED], parameters=fields)[1] == several
-
-
-def test_more_than_one_answer_is_always_a_list_and_may_be_short(spans: InProcessClient) -> None:
-    body = {"question": "Is it warm?", "context": "warm"}
-    one = ask(spans, "/answer", **body)
-    assert one["answer"] == "warm"
-    assert ask(spans, "/answer", **body | {"top_k": 5}) == [one]
-    both = ask(spans, "/answer", **body | {"top_k": 5, "handle_impossible_answer": True})
-    assert sorted(found["answer"] for found in both) == ["", "warm"]
-    assert sum(found["score"] for found in both) < 1
-
-
 def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) -> None:
     ending = LONG | {"context": LONG["context"] + " hello?"}
     found = ask(spans, "/answer", **ending | {"top_k": 1000, "max_answer_len": 1})
@@ -122,55 +90,6 @@ def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) ->
     assert "x-truncated-inputs" not in narrow.headers
     cut = spans.post("/answer", json=LONG | {"max_question_len": 2})
     assert cut.headers["x-truncated-inputs"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("body", "expected_error"),
-    [
-        ({"inputs": [ASKED, {"context": "a"}]}, (422, "invalid", "inputs.1.question: Field required", 1)),
-        ({"inputs": [ASKED, ASKED | {"context": " "}]}, (422, "empty", "the context has no tokens", 1)),
-        (ASKED | {"question": ""}, (422, "empty", "the question has no tokens", 0)),
-        (LONG | {"doc_stride": 140}, (422, "stride", "a window holds 133 tokens of the context", 0)),
-        (ASKED | {"top_k": 0}, (422, "invalid", "top_k: Input should be greater than or equal to 1", None)),
-        (ASKED | {"truncate": True}, (422, "invalid", "truncate: there is no such field", None)),
-        ({"inputs": [ASKED] * 101}, (413, "too_large", "the request has 101 inputs; at most 100", None)),
-        (
-            LONG | {"max_seq_len": 13, "doc_stride": 0, "context": CONTEXT * 50},
-            (413, "too_large", "at most 100 are allowed (BERT_MAX_INPUTS)", None),
-        ),
-        (ASKED | {"context": "a" * 100_001}, (422, "too_long", "at most 100000 are allowed (BERT_MAX_CHARACTERS)", 0)),
-    ],
-)
-def test_a_question_that_cannot_be_answered_gets_the_reason_and_its_index(
-    spans: InProcessClient, body: Any, expected_error: tuple[int, str, str, int | None]
-) -> None:
-    status, code, sentence, index = error(spans, "/answer", body)
-    assert (status, code, index) == (expected_error[0], expected_error[1], expected_error[3])
-    assert expected_error[2] in sentence
-
-
-def test_choices_of_a_list_are_ranked_as_those_of_each_prompt(choices: InProcessClient) -> None:
-    whole = {"prompt": PROMPT, "choices": CHOICES}
-    found = ask(choices, "/choose", **whole)
-    assert [CHOICES[one["index"]] for one in found] == [one["choice"] for one in found]
-    three = {"prompt": PROMPT, "choices": [*CHOICES, "a"]}
-    assert ask(choices, "/choose", inputs=[three, whole]) == [ask(choices, "/choose", **three), found]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "code", "sentence"),
-    [
-        ({"prompt": "a", "choices": []}, "empty", "choices is empty"),
-        ({"prompt": "a", "choices": ["b", " "]}, "empty", "choice 1: input has no tokens"),
-        ({"prompt": "a", "choices": ["b", "cat " * 200]}, "too_long", "choice 1: input has 204 tokens"),
-    ],
-)
-def test_choices_that_cannot_be_ranked_get_the_reason_and_index(
-    choices: InProcessClient, wrong: Any, code: str, sentence: str
-) -> None:
-    found = error(choices, "/choose", {"inputs": [{"prompt": "a", "choices": ["b", "c"]}, wrong]})
-    assert (found[0], found[1], found[3]) == (422, code, 1)
-    assert sentence in found[2]
 
 
 @pytest.mark.parametrize("name", ["bert-spans", "roberta-spans", "albert-spans", "distilbert-spans"])

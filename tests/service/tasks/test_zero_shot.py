@@ -76,31 +76,6 @@ def test_scores_are_those_of_the_pipeline(family: str, precision: str, entailmen
             assert found["labels"] == case["labels"]
 
 
-def test_only_the_text_is_cut_where_the_request_says_so(client: InProcessClient) -> None:
-    body: dict[str, Any] = {"inputs": ["cat", "dog " * 137], "candidate_labels": ["tea", "the big river in the sun"]}
-    refused = client.post("/predict", json=body)
-    assert (refused.status_code, refused.json()["code"], refused.json()["index"]) == (422, "too_long", 1)
-    cut = client.post("/predict", json=body | {"truncate": True})
-    assert (cut.status_code, cut.headers["x-truncated-inputs"]) == (200, "1")
-
-
-@pytest.mark.parametrize(
-    ("fields", "code", "sentence"),
-    [
-        ({"candidate_labels": " , "}, "candidate_labels", "candidate_labels is empty: send at least one"),
-        ({"candidate_labels": ["a"], "long": "windows"}, "parameters", "long cannot be combined with"),
-        ({"candidate_labels": ["a"], "inputs": ["b", ""]}, "empty", "input has no tokens"),
-        ({"candidate_labels": ["dog " * 200]}, "candidate_labels", "leaves no room for a text"),
-        ({"candidate_labels": ["d" * 60_000] * 2}, "candidate_labels", "have 120034 characters; at most 100000"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(client: InProcessClient, fields: Any, code: str, sentence: str) -> None:
-    response = client.post("/predict", json={"inputs": "the cat"} | fields)
-    assert (response.status_code, response.json()["code"]) == (422, code), response.text
-    assert sentence in response.json()["error"]
-    assert response.json().get("index") == (1 if code == "empty" else None)
-
-
 @pytest.mark.parametrize("template", ["it is about", "{{}}", "{", "{label}", "{0.__class__}", "{:>9999999999}", "{!r}"])
 def test_a_template_without_a_plain_gap_is_refused(client: InProcessClient, template: str) -> None:
     body = {"inputs": "a", "candidate_labels": ["b"], "hypothesis_template": template}
