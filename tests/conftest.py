@@ -1,13 +1,12 @@
 """What tests share: checkpoints exported once per session, and one real server process on the golden BERT."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 import hypothesis
@@ -28,13 +27,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")  # a busy one is slow, which is no fault
 
 REPLY_SECONDS = 60  # the default of 5 passes where more processes run than there are cores
-
-
-@pytest.fixture(scope="session")
-def bert_answers() -> dict[str, Any]:
-    """What transformers answered for the golden BERT."""
-    content: dict[str, Any] = json.loads((GOLDEN / "bert" / "answers.json").read_text("utf-8"))
-    return content
 
 
 @pytest.fixture(scope="session")

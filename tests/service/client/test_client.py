@@ -185,9 +185,7 @@ def test_a_model_whose_name_is_a_number_is_refused_by_the_server(client: Client,
         run_job(job, client)
 
 
-def test_a_service_with_a_port_for_operators_answers_calls_and_says_why_not_jobs(
-    bert_artifact: Path, texts_file: Path
-) -> None:
+def test_a_service_with_an_admin_port_answers_calls_and_refuses_jobs(bert_artifact: Path, texts_file: Path) -> None:
     variables = {"BERT_MODEL": str(bert_artifact), "BERT_ADMIN_PORT": str(free_port())}
     with ServiceProcess(variables) as server, Client(server.url) as client:
         assert client.embed("my dog").shape == (1, 32)

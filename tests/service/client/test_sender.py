@@ -33,7 +33,7 @@ def run(sender: Sender, chunks: Iterable[list[Input]]) -> Iterator[tuple[Answers
     return sender.run_in_order(chunks, answer)
 
 
-def test_answers_come_in_the_order_of_the_chunks_although_some_are_refused_first() -> None:
+def test_answers_come_in_the_order_of_chunks_though_some_are_refused() -> None:
     refused: set[int] = set()
 
     def handle(request: httpx.Request) -> httpx.Response:

@@ -32,18 +32,8 @@ from tests.service.in_process import InProcessModel
 LONGEST_TURN_SECONDS = 0.25  # of processor time: 0.02 with room for any machine; the worst were 0.4 to 7 s
 MEMORY_MIB = 128
 HEADS = (
-    "cls",
-    "mean",
-    "pooler",
-    "fill_mask",
-    "pair",
-    "labels",
-    "tags",
-    "spans",
-    "choices",
-    "attention",
-    "tokens",
-    "sparse",
+    *("cls", "mean", "pooler", "fill_mask", "pair", "labels"),
+    *("tags", "spans", "choices", "attention", "tokens", "sparse"),
 )
 MAIN_FIELDS = ("inputs", "input", "texts", "ids", "text_1", "query", "question", "prompt")  # for the worst values
 EMPTY_BLOCKS = bytes.fromhex(  # eight of deflate, each with its own Huffman codes and no data

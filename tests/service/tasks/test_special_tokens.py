@@ -3,9 +3,7 @@
 The answers are those of transformers.
 """
 
-import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
 from tests.service.tokenization.reading import encode, read_all
@@ -31,12 +29,6 @@ WAYS = [("own", False), ("own", True), ("all", True)]  # the answers, and `speci
 STRIDE = 5
 each_family = pytest.mark.parametrize("name", NAMES)
 each_way = pytest.mark.parametrize(("asked", "special_tokens"), WAYS)
-
-
-@cache
-def answers(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
-    return content
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """Every task on every family's golden checkpoint, through the real queue, against transformers' pipelines."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import httpx
@@ -17,18 +16,12 @@ from packbert.service.tasks.inputs import NspRequest
 from packbert.service.tasks.pairs import nsp
 from packbert.service.tasks.predict import PredictRequest, TagRequest, predict
 from packbert.service.tasks.tag import tag
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets
 from tests.service.in_process import ask_engine
 
 Ask = Callable[[Tasks], Awaitable[list[TaskResult]]]
-
-
-@cache
-def answers(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
-    return content
 
 
 def checkpoints_with(task: str) -> list[str]:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
 from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all, embed_any, embed_tokens
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.golden.makers.texts import TEXTS
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
@@ -27,12 +26,6 @@ from tests.service.in_process import ask_engine
 NAMES = sorted(file.stem for file in (GOLDEN / "tokens").glob("*.json"))
 TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # int8: as for single channels of these small models
 SMALLEST_COSINE = {"fp32": 0.999999, "int8": 0.99}
-
-
-@cache
-def answers(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / "tokens" / f"{name}.json").read_text("utf-8"))
-    return content
 
 
 def run(artifact: Path, question: Callable[[Tasks], Any]) -> Any:
@@ -49,7 +42,7 @@ def dense(weights: list[dict[str, Any]], size: int) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_and_texts_are_those_of_transformers(name: str, exported: Callable[..., Artifact]) -> None:
-    cases = answers(name)["tokens"]
+    cases = answers(f"tokens/{name}")["tokens"]
     texts = [one["text"] if one["text_pair"] is None else [one["text"], one["text_pair"]] for one in cases]
     ids = [one["ids"] for one in cases]
 
@@ -89,7 +82,7 @@ def test_tokens_and_texts_are_those_of_transformers(name: str, exported: Callabl
 def test_vectors_of_tokens_and_sparse_vectors_are_those_of_transformers(
     name: str, precision: str, exported: Callable[..., Artifact]
 ) -> None:
-    found, artifact = answers(name), exported(name, precision)
+    found, artifact = answers(f"tokens/{name}"), exported(name, precision)
     texts = [one["text"] for one in found["vectors"]]
     sparse_texts = [one["text"] for one in found["sparse"]]
 

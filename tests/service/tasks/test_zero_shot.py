@@ -1,6 +1,5 @@
 """/predict with candidate_labels: transformers' zero-shot classification pipeline, its shapes, and what is refused."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +13,13 @@ from packbert.service.errors import NoSuchHead
 from packbert.service.tasks.flow import Tasks, answer_request
 from packbert.service.tasks.predict import PredictRequest
 from packbert.service.tasks.zero_shot import entailment_scores, find_entailment, predict_labels
+from tests.export.goldens import answers
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
 
 FOLDER = GOLDEN / "zero-shot"
 FAMILIES = sorted(folder.parent.name for folder in FOLDER.glob("*/answers.json"))
-TEXTS: list[str] = json.loads((FOLDER / "texts.json").read_text("utf-8"))
+TEXTS: list[str] = answers("zero-shot/texts")
 TOLERANCE = {"fp32": 1e-4, "int8": 0.2}  # int8: as for single channels of these small models
 
 
@@ -46,17 +46,14 @@ def client(entailment: Callable[..., Path]) -> Iterator[InProcessClient]:
         yield opened
 
 
-def answers(family: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((FOLDER / family / "answers.json").read_text("utf-8"))
-    return found
-
-
 async def ask(tasks: Tasks, **body: Any) -> Any:
     return (await answer_request(tasks, predict_labels, PredictRequest.model_validate(body))).value
 
 
 def bodies_of(family: str) -> list[dict[str, Any]]:
-    return [{"inputs": TEXTS[case["text"]], "parameters": case["parameters"]} for case in answers(family)]
+    return [
+        {"inputs": TEXTS[case["text"]], "parameters": case["parameters"]} for case in answers(f"zero-shot/{family}")
+    ]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -66,7 +63,7 @@ def test_scores_are_those_of_the_pipeline(family: str, precision: str, entailmen
         return [await ask(tasks, **body) for body in bodies_of(family)]
 
     answered = ask_tasks(entailment(family, precision), question, truncate=True)
-    for found, case in zip(answered, answers(family), strict=True):
+    for found, case in zip(answered, answers(f"zero-shot/{family}"), strict=True):
         assert list(found) == ["sequence", "labels", "scores"]
         assert found["sequence"] == TEXTS[case["text"]]
         assert found["scores"] == sorted(found["scores"], reverse=True)

@@ -31,7 +31,7 @@ from packbert.service.tokenization.encoding import (
 )
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import describe_tokens
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import serve_in_process
 from tests.service.tokenization.reading import encode as encode_all
@@ -91,8 +91,8 @@ def test_a_model_without_a_mask_token_is_served_and_names_its_assumptions(
         assert info["assumed"]["do_lower_case"].startswith("false, as in tokenizer.json; transformers assumes true")
 
 
-def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answers: dict[str, Any]) -> None:
-    for case in bert_answers["tokens"]:
+def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer) -> None:
+    for case in answers("bert")["tokens"]:
         text = case["text"] if case["text_pair"] is None else (case["text"], case["text_pair"])
         for masks in (False, True):
             encoded = encode(tokenizer, text, masks=masks)

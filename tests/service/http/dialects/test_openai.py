@@ -63,7 +63,7 @@ def test_the_asynchronous_client_gets_the_same_vectors_at_once(server: httpx.Cli
     assert np.array_equal(np.stack(asyncio.run(story())), expected)
 
 
-def test_a_base_url_without_v1_works_for_embeddings_and_the_list_of_models(server: httpx.Client) -> None:
+def test_a_base_url_without_v1_works_too(server: httpx.Client) -> None:
     with openai.OpenAI(base_url=str(server.base_url), api_key="any") as client:
         vectors = as_array(client.embeddings.create(model="any", input=TEXTS))
         assert np.array_equal(vectors, embed(server, inputs=TEXTS, normalize=True))
@@ -126,7 +126,7 @@ async def call(in_process: InProcessClient, key: str) -> Any:
         return found, await client.models.list()
 
 
-def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_accepted(in_process: InProcessClient) -> None:
+def test_a_wrong_key_is_an_authentication_error(in_process: InProcessClient) -> None:
     with pytest.raises(openai.AuthenticationError, match="missing or wrong") as caught:
         asyncio.run(call(in_process, "wrong"))
     assert caught.value.type == "authentication_error"
@@ -136,7 +136,7 @@ def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_accepted(in
     assert models.data[0].id == "bert"
 
 
-def test_a_full_queue_is_a_rate_limit_error_that_the_client_retries_after_the_stated_time(
+def test_the_client_retries_after_the_time_that_a_full_queue_states(
     in_process: InProcessClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
