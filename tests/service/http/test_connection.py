@@ -207,6 +207,10 @@ def connected(story: Story, transports: Sequence[Callable[..., Any]] = (FakeTran
 on_fake_transport = partial(connected, transports=[FakeTransport])  # which alone has a client that reads slowly
 
 
+def cut(content: bytes, size: int) -> list[bytes]:
+    return [content[start : start + size] for start in range(0, len(content), size)]
+
+
 UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
 
 
@@ -230,8 +234,7 @@ async def test_an_upgrade_request_is_answered_as_http_1_with_its_body(
     connection: Client, request_bytes: bytes, pieces: int
 ) -> None:
     both = request_bytes + GET
-    step = -(-len(both) // pieces)
-    await connection.send(*(both[start : start + step] for start in range(0, len(both), step)))
+    await connection.send(*cut(both, -(-len(both) // pieces)))
     assert connection.paths == ["/embed", "/health"]
     assert connection.transport.written.endswith(b"\r\n\r\n0")
     assert b"\r\n\r\n46HTTP/1.1 200" in connection.transport.written
@@ -256,12 +259,6 @@ async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(connection:
 
 
 @connected
-async def test_a_transfer_coding_has_no_case_and_te_is_none(connection: Client) -> None:
-    await connection.send(CHUNKED.replace(b"chunked", b"Chunked\r\nte: gzip, chunked") + b"\r\n")
-    assert connection.transport.written.endswith(b"\r\n\r\n2")
-
-
-@connected
 async def test_a_client_is_asked_for_its_body_when_the_application_reads_it(connection: Client) -> None:
     connection.may_read.clear()
     await connection.send(POST.replace(b"host", b"Expect: 100-Continue\r\nhost"))
@@ -271,12 +268,6 @@ async def test_a_client_is_asked_for_its_body_when_the_application_reads_it(conn
     assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
     await connection.send(b"1234567890")
     assert connection.statuses == [100, 200]
-
-
-@connected
-async def test_an_expectation_of_http_1_0_is_ignored(connection: Client) -> None:
-    await connection.send(POST.replace(b"1.1\r\n", b"1.0\r\nExpect: 100-Continue\r\n"), b"1234567890")
-    assert connection.statuses == [200]
 
 
 HEAD = b"POST /embed HTTP/1.1\r\nhost: x\r\n"
@@ -320,12 +311,6 @@ async def test_what_is_not_one_request_of_http_1_ends_the_connection(
     assert (connection.error()["code"], fault in connection.error()["error"]) == ("malformed", True)
 
 
-@connected
-async def test_a_request_of_http_1_0_needs_no_host(connection: Client) -> None:
-    await connection.send(b"GET / HTTP/1.0\r\n\r\n")
-    assert connection.statuses == [200]
-
-
 @pytest.mark.parametrize(
     ("start", "trickle"),
     [(b"P", b""), (b"GET / HTTP/1.1\r\nx-slow: ", b"a"), (POST, b""), (POST + b"1", b"2")],
@@ -355,56 +340,46 @@ async def test_time_in_the_queue_does_not_count_as_time_to_arrive(connection: Cl
     assert connection.statuses == [200]
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 200], ids=lambda n: f"{n} pieces")
-@pytest.mark.parametrize(
-    "head",
-    [b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"a" * 2000 + b"\r\n\r\n"],
-    ids=["url", "header"],
-)
+IN_CHUNKS = CHUNKED.partition(b"2\r\n")[0]
+LONG_HEADS = {"url": b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n", "header": b"GET / HTTP/1.1\r\nx: " + b"a" * 2000}
+TOO_LARGE = {
+    **{f"{name} by {size}": cut(head, size) for name, head in LONG_HEADS.items() for size in (9, 300, 9999)},
+    "sum of headers": [b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n"],
+    "trailers": [CHUNKED, b"x-first: ", *[b"x-more: " + b"v" * 80 + b"\r\n"] * 13],
+    "a trailer": [CHUNKED, b"x-first: ", *[b"v" * 90] * 13],
+    "an extension of a chunk": [CHUNKED.removesuffix(b"0\r\n") + b"1;x=", *[b"v" * 90] * 13],
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
 @connected
-async def test_a_head_over_the_limit_gets_431_before_the_application_is_called(
-    connection: Client, head: bytes, pieces: int
-) -> None:
+async def test_a_head_or_trailer_over_the_limit_gets_431(connection: Client, name: str) -> None:
     connection.rejections = [(431, "headers_too_large")]
-    size = len(head) // pieces
-    await connection.send(*(head[i : i + size] for i in range(0, len(head), size)))
-    assert connection.statuses == [431]
+    await connection.send(*TOO_LARGE[name])
+    assert (connection.statuses, connection.transport.closed) == ([431], True)
     assert connection.error()["code"] == "headers_too_large"
     assert connection.error()["error"].endswith("bytes: shorten them")
-    assert connection.transport.closed
-    assert connection.paths == []
+    assert connection.paths == ["/embed"] * (TOO_LARGE[name][0][:4] == b"POST")
 
 
+ACCEPTED = {
+    "a coding in another case beside TE": [CHUNKED.replace(b"chunked", b"Chunked\r\nte: gzip, chunked") + b"\r\n"],
+    "an expectation of HTTP/1.0": [POST.replace(b"1.1\r\n", b"1.0\r\nExpect: 100-Continue\r\n"), b"1234567890"],
+    "no host in HTTP/1.0": [b"GET / HTTP/1.0\r\n\r\n"],
+    "a body beyond the limit of a head": [POST.replace(b": 10", b": 5000"), b"x" * 5000 + GET[:10], GET[10:]],
+    "a head behind a body": [POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:]],
+    "a thousand tiny chunks and any number of others": [
+        IN_CHUNKS + b"1\r\nx\r\n" * 1000 + (b"40\r\n" + b"y" * 64 + b"\r\n") * 5000 + b"0\r\n\r\n",
+        GET,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
 @connected
-async def test_the_limit_holds_for_the_sum_of_all_headers(connection: Client) -> None:
-    connection.rejections = [(431, "headers_too_large")]
-    await connection.send(b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n")
-    assert connection.statuses == [431]
-
-
-@connected
-async def test_a_body_does_not_count_as_head(connection: Client) -> None:
-    await connection.send(
-        b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n", b"x" * 5000 + GET[:10], GET[10:]
-    )
-    assert connection.statuses == [200, 200]
-
-
-@pytest.mark.parametrize("trailer", [b"x-more: " + b"v" * 80 + b"\r\n", b"v" * 90], ids=["many", "one"])
-@connected
-async def test_endless_trailers_get_431(connection: Client, trailer: bytes) -> None:
-    connection.rejections = [(431, "headers_too_large")]
-    await connection.send(CHUNKED, b"x-first: ", *[trailer] * 13)
-    assert connection.statuses == [431]
-    assert connection.transport.closed
-
-
-@connected
-async def test_an_endless_extension_of_a_chunk_gets_431(connection: Client) -> None:
-    connection.rejections = [(431, "headers_too_large")]
-    await connection.send(CHUNKED.removesuffix(b"0\r\n") + b"1;x=", *[b"v" * 90] * 13)
-    assert connection.statuses == [431]
-    assert connection.transport.closed
+async def test_what_is_valid_is_answered(connection: Client, name: str) -> None:
+    await connection.send(*ACCEPTED[name])
+    assert connection.statuses == [200] * b"".join(ACCEPTED[name]).count(b" HTTP/1.")
 
 
 @connected
@@ -415,20 +390,13 @@ async def test_trailers_are_not_passed_on_as_headers(connection: Client) -> None
 
 
 @pytest.mark.parametrize("size", [1, 0x1000])
-@pytest.mark.parametrize("cut", range(6))
+@pytest.mark.parametrize("first", range(6))
 @connected
-async def test_a_long_chunked_body_does_not_count_as_trailers(connection: Client, size: int, cut: int) -> None:
+async def test_a_long_chunked_body_does_not_count_as_trailers(connection: Client, size: int, first: int) -> None:
     chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
-    chunks, head = chunk * 400, CHUNKED.partition(b"2\r\n")[0]
-    pieces = [chunks[start : start + len(chunk)] for start in range(cut, len(chunks), len(chunk))]
-    await connection.send(head + chunks[:cut], *pieces, b"0\r\n\r\n")
+    chunks = chunk * 400
+    await connection.send(IN_CHUNKS + chunks[:first], *cut(chunks[first:], len(chunk)), b"0\r\n\r\n")
     assert connection.transport.written.endswith(b"\r\n\r\n%d" % (400 * size))
-
-
-@connected
-async def test_the_head_of_each_request_is_measured_separately(connection: Client) -> None:
-    await connection.send(POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:])
-    assert connection.statuses == [200, 200]
 
 
 @pytest.mark.parametrize(("read_per_second", "aborted"), [(0, True), (9, True), (20, False), (1000, False)])
@@ -482,17 +450,10 @@ async def test_headers_that_do_not_end_are_parsed_up_to_the_limit_only(connectio
 @connected
 async def test_a_body_in_tiny_chunks_is_rejected(connection: Client) -> None:
     connection.rejections = [(400, "malformed")]
-    await connection.send(CHUNKED.partition(b"2\r\n")[0] + b"1\r\nx\r\n" * 40_000)
+    await connection.send(IN_CHUNKS + b"1\r\nx\r\n" * 40_000)
     assert connection.statuses == [400]
     assert "the first 1015 chunks of the body hold 1015 bytes" in connection.error()["error"]
     assert connection.transport.closed
-
-
-@connected
-async def test_a_thousand_tiny_chunks_and_any_number_of_others_are_accepted(connection: Client) -> None:
-    chunks = b"1\r\nx\r\n" * 1000 + (b"40\r\n" + b"y" * 64 + b"\r\n") * 5000
-    await connection.send(CHUNKED.partition(b"2\r\n")[0] + chunks + b"0\r\n\r\n", GET)
-    assert connection.statuses == [200, 200]
 
 
 @connected
