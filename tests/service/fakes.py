@@ -6,7 +6,8 @@ import math
 import selectors
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
+from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -94,21 +95,24 @@ def sequence(number: int, length: int = 4) -> Tokens:
     return Tokens(ids=np.full(length, number, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
 
 
+@dataclass(eq=False)
 class FakeRunner:
-    """Answers each sequence with its number; `held` runs wait for `release`; `poisoned` numbers fail their run."""
+    """Answers each sequence with its number; `held` runs wait for `release`."""
 
-    def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False, per_core: int = 1) -> None:
-        self.seconds_per_token = seconds_per_token
-        self.poisoned: set[int] = set()
-        self.not_finite: set[int] = set()
-        self.always_fails = False  # every run raises
-        self.drops_last_row = False  # every run loses its last row
-        self.max_tokens = 10**9  # a larger batch is out of memory
+    seconds_per_token: float = 0.0
+    held: InitVar[bool] = False
+    per_core: InitVar[int] = 1  # so many runs at a time, however many are in flight
+    poisoned: Set[int] = frozenset()  # the numbers that fail their run
+    not_finite: Set[int] = frozenset()
+    always_fails: bool = False  # every run raises
+    drops_last_row: bool = False  # every run loses its last row
+    max_tokens: int = 10**9  # a larger batch is out of memory
+
+    def __post_init__(self, held: bool, per_core: int) -> None:
         self.batches: list[list[int]] = []
         self.lengths: list[int] = []
-        self._device = asyncio.Semaphore(per_core)  # so many runs at a time, however many are in flight
         self.all_cores: list[bool] = []  # of each batch
-        self._free = asyncio.Event()
+        self._device, self._free = asyncio.Semaphore(per_core), asyncio.Event()
         if not held:
             self._free.set()
 

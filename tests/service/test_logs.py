@@ -75,9 +75,7 @@ def test_no_character_of_a_client_begins_a_text_line(capsys: pytest.CaptureFixtu
     assert len([line for line in lines if line[:1].isdigit()]) == 3
 
 
-def test_a_field_with_white_space_is_quoted_and_other_scripts_stay(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_field_with_white_space_is_quoted_and_other_scripts_stay(capsys: pytest.CaptureFixture[str]) -> None:
     configure(access_log=True)
     log_access(route='/北京 status=200 "', status=404)
     assert capsys.readouterr().err.endswith(' route="/北京 status=200 \\"" status=404\n')

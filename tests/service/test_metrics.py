@@ -216,8 +216,7 @@ async def test_waiting_tokens_include_those_expected_from_tokenizing(time: FakeT
 
 @played
 async def test_received_is_the_sum_of_all_ends_and_those_in_flight(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    runner.poisoned = {2}
+    runner = FakeRunner(held=True, poisoned={2})
     batcher = Batcher(
         run=runner.run,
         queue=make_queue(token_budget=8, max_tokens=20),

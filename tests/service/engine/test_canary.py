@@ -112,9 +112,7 @@ async def test_the_canary_is_due_by_time_whatever_is_answered_meanwhile(time: Fa
 
 
 @played
-async def test_requests_get_503_while_the_canary_is_known_to_be_wrong(
-    time: FakeTime,
-) -> None:
+async def test_requests_get_503_while_the_canary_is_known_to_be_wrong(time: FakeTime) -> None:
     engine = Engine(time, FakeRunner())
     engine.canary.vector = np.array(CANARY + 1.0)
     await engine.canary.check()
@@ -146,8 +144,7 @@ async def test_requests_get_503_when_the_canary_turns_out_wrong(time: FakeTime) 
 
 @played
 async def test_a_canary_not_finite_withholds_answers_and_ends_the_process_after_three(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.not_finite = {CANARY}
+    runner = FakeRunner(not_finite={CANARY})
     engine = Engine(time, runner)
     await engine.canary.check()
     with pytest.raises(Unavailable, match="NaN"):

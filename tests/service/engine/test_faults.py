@@ -122,9 +122,7 @@ def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_a
     assert all(each[:-1] == [200] * (len(each) - 1) and each[-1] == 503 for each in statuses)
 
 
-def test_a_large_request_while_draining_gets_503_and_no_reset(
-    bert_artifact: Path,
-) -> None:
+def test_a_large_request_while_draining_gets_503_and_no_reset(bert_artifact: Path) -> None:
     """Its body, which no socket holds as a whole, is still on its way when the refusal is already certain."""
     body = json.dumps({"inputs": ["word " * 700] * 2000}).encode()
     with ServiceProcess(slow | {"BERT_MODEL": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
@@ -200,9 +198,7 @@ def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifa
         assert adds_up(metrics(client))
 
 
-def test_more_than_the_device_computes_in_time_is_refused_and_counted(
-    client: httpx.Client,
-) -> None:
+def test_more_than_the_device_computes_in_time_is_refused_and_counted(client: httpx.Client) -> None:
     many = {"inputs": ["a cat and a dog " * 15] * 2000}  # longer than the deadline, on any device
     refused = client.post("/embed", json=many, headers={"x-request-timeout-ms": "400"})
     assert (refused.status_code, refused.json()["code"]) == (413, "too_much_for_deadline")

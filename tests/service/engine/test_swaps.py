@@ -105,9 +105,7 @@ async def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders
 
 
 @on_loop
-async def test_a_suspended_default_counts_no_refusal_of_another_models_request(
-    folders: Mapping[str, Path],
-) -> None:
+async def test_a_suspended_default_counts_no_refusal_of_another_models_request(folders: Mapping[str, Path]) -> None:
     models = served(folders)
     await models.open()
     engine_of(models.default).batcher.suspend("it is wrong")
@@ -137,9 +135,7 @@ async def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folde
 
 
 @on_loop
-async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(
-    folders: Mapping[str, Path],
-) -> None:
+async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(folders: Mapping[str, Path]) -> None:
     models = served(folders)
     await models.open()
     before = engine_of(models.default)

@@ -613,9 +613,7 @@ async def test_an_application_that_fails_is_answered_for_and_the_connection_clos
 
 
 @connected
-async def test_a_request_answered_before_its_body_gets_no_other_response(
-    connection: Client,
-) -> None:
+async def test_a_request_answered_before_its_body_gets_no_other_response(connection: Client) -> None:
     connection.answers_early = True
     await connection.send(POST + b"123")
     assert connection.statuses == [200]

@@ -171,9 +171,7 @@ def test_an_answer_that_cannot_be_counted_is_an_unexpected_error(monkeypatch: py
     assert exchange.counted("internal")
 
 
-def test_an_unexpected_error_has_the_standard_body_and_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_unexpected_error_has_the_standard_body_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     exchange = Exchange(FakeModel(), x_request_id=b"mine")
     assert (exchange.status, exchange.error["code"], exchange.error["request_id"]) == (500, "internal", "mine")
     assert "FakeModel" not in exchange.error["error"]

@@ -101,9 +101,7 @@ def test_a_server_holds_8_bodies_and_answers_of_at_least_8_mib(bert_artifact: Pa
     play_server(bert_artifact, story, max_body_bytes=largest)
 
 
-def test_a_server_without_places_answers_probes_and_says_it_is_full(
-    bert_artifact: Path,
-) -> None:
+def test_a_server_without_places_answers_probes_and_says_it_is_full(bert_artifact: Path) -> None:
     async def story(_: Server, port: int, __: FakeTime) -> None:
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(PLACES)]
         for client in clients:
@@ -127,9 +125,7 @@ def test_a_server_without_places_answers_probes_and_says_it_is_full(
 
 
 @on_loop
-async def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MIN_IDLE_SECONDS", 0.0)
     models: Any = OpenModel(port=0)
     server = server_module.build(models.settings, models)

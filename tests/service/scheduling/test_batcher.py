@@ -340,10 +340,11 @@ def test_every_request_ends_exactly_once_and_the_counts_add_up(
         return "answered"
 
     async def story(time: FakeTime) -> None:
-        runner = FakeRunner(seconds_per_token=0.05, per_core=concurrency.max_in_flight if concurrency.per_core else 1)
-        runner.max_tokens = memory
-        runner.poisoned = {n for n, one in enumerate(requests) if one[4] == "poisoned"}
-        runner.not_finite = {n for n, one in enumerate(requests) if one[4] == "not finite"}
+        poisoned, not_finite = (
+            {n for n, one in enumerate(requests) if one[4] == how} for how in ("poisoned", "not finite")
+        )
+        per_core = concurrency.max_in_flight if concurrency.per_core else 1
+        runner = FakeRunner(0.05, per_core=per_core, max_tokens=memory, poisoned=poisoned, not_finite=not_finite)
         queue = make_queue(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)
         async with serving(runner, time, queue, concurrency=concurrency) as batcher:
             if closes is not None:
@@ -374,8 +375,7 @@ async def test_a_cancelled_request_is_left_out_of_the_batch(time: FakeTime) -> N
 
 @played
 async def test_a_request_cancelled_during_a_failing_run_is_not_run_again(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    runner.poisoned = {1}
+    runner = FakeRunner(held=True, poisoned={1})
     async with serving(runner, time) as batcher:
         poisoned, cancelled = ask(batcher, 1), ask(batcher, 2)
         await settle()
@@ -509,8 +509,7 @@ async def test_a_hanging_core_times_out_while_the_other_goes_on(time: FakeTime) 
 @pytest.mark.parametrize("depth", [1, 2])
 @played
 async def test_a_failing_batch_fails_only_the_culprit(time: FakeTime, depth: int) -> None:
-    runner = FakeRunner()
-    runner.poisoned = {5}
+    runner = FakeRunner(poisoned={5})
     async with serving(runner, time, make_queue(token_budget=64), concurrency=Concurrency(depth)) as batcher:
         assert await outcomes(*(ask(batcher, n) for n in range(16))) == [
             [n] if n != 5 else InferenceFailed for n in range(16)
@@ -522,8 +521,7 @@ async def test_a_failing_batch_fails_only_the_culprit(time: FakeTime, depth: int
 
 @played
 async def test_the_error_names_the_failing_input(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.poisoned = {5}
+    runner = FakeRunner(poisoned={5})
     async with serving(runner, time) as batcher:
         with pytest.raises(InferenceFailed) as failure:
             await submit(batcher, [sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
@@ -532,8 +530,7 @@ async def test_the_error_names_the_failing_input(time: FakeTime) -> None:
 
 @played
 async def test_the_error_names_no_input_when_a_batch_is_not_split(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.always_fails = True
+    runner = FakeRunner(always_fails=True)
     async with serving(runner, time, make_queue(token_budget=64)) as batcher:
         batcher.failures_in_a_row = MAX_FAILURES_TO_SPLIT
         with pytest.raises(InferenceFailed) as failure:
@@ -542,11 +539,8 @@ async def test_the_error_names_no_input_when_a_batch_is_not_split(time: FakeTime
 
 
 @played
-async def test_a_non_finite_row_fails_its_request_without_another_run(
-    time: FakeTime,
-) -> None:
-    runner = FakeRunner()
-    runner.not_finite = {5}
+async def test_a_non_finite_row_fails_its_request_without_another_run(time: FakeTime) -> None:
+    runner = FakeRunner(not_finite={5})
     async with serving(runner, time, make_queue(token_budget=64)) as batcher:
         assert await outcomes(*(ask(batcher, n) for n in range(8))) == [[n] if n != 5 else NotFinite for n in range(8)]
     assert len(runner.batches) == 1
@@ -569,8 +563,7 @@ async def test_sequences_made_non_finite_by_a_neighbour_run_again_without_it(tim
 
 @played
 async def test_too_few_rows_fail_the_batch_and_the_next_request_is_answered(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.drops_last_row = True
+    runner = FakeRunner(drops_last_row=True)
     async with serving(runner, time) as batcher:
         assert await outcomes(ask(batcher, 1), ask(batcher, 2)) == [InferenceFailed, InferenceFailed]
         runner.drops_last_row = False
@@ -579,8 +572,7 @@ async def test_too_few_rows_fail_the_batch_and_the_next_request_is_answered(time
 
 @played
 async def test_splitting_stops_when_every_run_fails(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.always_fails = True
+    runner = FakeRunner(always_fails=True)
     async with serving(runner, time, make_queue(token_budget=4000, max_tokens=8000)) as batcher:
         assert set(map(str, await outcomes(*(ask(batcher, n) for n in range(900))))) == {str(InferenceFailed)}
         first = len(runner.batches)
@@ -594,8 +586,7 @@ async def test_splitting_stops_when_every_run_fails(time: FakeTime) -> None:
 
 @played
 async def test_out_of_memory_halves_the_batch_and_lowers_the_budget(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.max_tokens = 20
+    runner = FakeRunner(max_tokens=20)
     async with serving(runner, time, make_queue(token_budget=64)) as batcher:
         assert await outcomes(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
         assert batcher.queue.token_budget == 16
@@ -606,8 +597,7 @@ async def test_out_of_memory_halves_the_batch_and_lowers_the_budget(time: FakeTi
 
 @played
 async def test_a_sequence_too_large_for_the_memory_fails_and_the_budget_stays(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.max_tokens = 20
+    runner = FakeRunner(max_tokens=20)
     async with serving(runner, time, make_queue(token_budget=18)) as batcher:
         assert await outcomes(ask(batcher, 1, length=30)) == [OutOfMemory]
         assert batcher.queue.token_budget == 18
@@ -686,8 +676,7 @@ async def test_the_deadline_of_a_large_request_follows_its_size(
 
 @played
 async def test_what_ends_a_request_is_raised_at_its_next_chunk(time: FakeTime) -> None:
-    runner = FakeRunner()
-    runner.poisoned = {4}
+    runner = FakeRunner(poisoned={4})
     async with serving(runner, time) as batcher:
         failing, late, closed = (admit(batcher, 24, 6, timeout=timeout) for timeout in (100.0, 5.0, 100.0))
         for chunk in (chunk_of(1, 2, left=16), chunk_of(3, 4, left=8)):

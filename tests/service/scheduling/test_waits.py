@@ -91,9 +91,7 @@ def test_short_texts_stay_fast_beside_bulk_requests_that_never_end() -> None:
 
 
 @pytest.mark.parametrize("lengths", [SHORT, [60], [62] * 8, MEDIUM], ids=["12", "60", "496", "1984"])
-def test_refused_requests_return_within_twice_the_drain_of_the_queue(
-    lengths: list[int],
-) -> None:
+def test_refused_requests_return_within_twice_the_drain_of_the_queue(lengths: list[int]) -> None:
     device = simulation(max_wait_seconds=3.0)
     while device.admit(Arrival(0.0, lengths)):
         pass
@@ -210,9 +208,7 @@ def shared_equally(arrivals: Sequence[Arrival], rate: float) -> dict[Arrival, fl
 @given(
     st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60), st.sampled_from([10**9, 4, 8])), min_size=1, max_size=30)
 )
-def test_no_request_ends_later_than_under_equal_sharing(
-    found: list[tuple[float, int, int]],
-) -> None:
+def test_no_request_ends_later_than_under_equal_sharing(found: list[tuple[float, int, int]]) -> None:
     """Chunks of a batch or more come in time."""
     arrivals = [Arrival(at, [1] * size, chunk=chunk) for at, size, chunk in found]
     ends = shared_equally(arrivals, 10.0)

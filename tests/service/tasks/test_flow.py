@@ -203,9 +203,7 @@ def test_a_deadline_ends_a_request_that_waits_for_the_tokenizer(tokenizer: Token
     assert tell(tokenizer, story) == RequestCounts()
 
 
-def test_a_deadline_ends_an_admitted_request_that_waits_for_the_tokenizer(
-    tokenizer: Tokenizer,
-) -> None:
+def test_a_deadline_ends_an_admitted_request_that_waits_for_the_tokenizer(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, _: CountingModel) -> None:
         asking = asyncio.create_task(ask(tasks))
         deadline = DEADLINE.get()

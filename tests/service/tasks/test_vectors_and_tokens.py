@@ -134,9 +134,7 @@ def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(ac
         np.testing.assert_allclose([weight["value"] for weight in weights], one["weights"], atol=1e-4)
 
 
-def test_a_model_without_a_masked_language_head_has_no_sparse_vectors(
-    exported: Callable[..., Artifact],
-) -> None:
+def test_a_model_without_a_masked_language_head_has_no_sparse_vectors(exported: Callable[..., Artifact]) -> None:
     request = EmbedSparseRequest(inputs="a", force=True)
     with pytest.raises(NoSuchHead, match="this model has no fill_mask head: the checkpoint has no weights of a masked"):
         run(exported("bert-labels").root, lambda tasks: answer_request(tasks, embed_sparse, request))
@@ -208,9 +206,7 @@ def test_states_of_layers_are_those_of_transformers(
         assert_equal(weighted[i], np.tensordot(WEIGHTS, asked[:, 0], axes=1), precision)
 
 
-def test_dimensions_and_normalize_apply_to_the_joined_vector(
-    exported: Callable[..., Artifact],
-) -> None:
+def test_dimensions_and_normalize_apply_to_the_joined_vector(exported: Callable[..., Artifact]) -> None:
     cut, plain, shown = embed(
         exported("bert"),
         [

@@ -141,9 +141,7 @@ def test_a_pair_that_cannot_be_read_is_an_error_with_its_index(tokenizer: Tokeni
     assert windows(tokenizer, long, question_limit=20)[0]
 
 
-def test_a_stride_without_progress_is_an_error_only_with_windows(
-    tokenizer: Tokenizer,
-) -> None:
+def test_a_stride_without_progress_is_an_error_only_with_windows(tokenizer: Tokenizer) -> None:
     room = int((windows(tokenizer, ("cat", "cat " * 300))[0][0].spans[:, 0] >= 0).sum())
     assert len(windows(tokenizer, ("cat", "cat"), stride=room)[0]) == 1
     assert len(windows(tokenizer, ("cat", "cat " * 300), stride=room - 1)[0]) > 100

@@ -21,14 +21,7 @@ from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TokenizerFailed
 from packbert.service.tokenization.chunks import TextReader
-from packbert.service.tokenization.encoding import (
-    INLINE_TEXTS,
-    Direction,
-    EncodedText,
-    EncodeOptions,
-    Text,
-    guard,
-)
+from packbert.service.tokenization.encoding import INLINE_TEXTS, Direction, EncodedText, EncodeOptions, Text, guard
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import describe_tokens
 from tests.export.goldens import Artifact, answers

@@ -22,16 +22,7 @@ from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
 from tests.export import goldens
 from tests.service.polling import until
-from tests.service.workers.service_processes import (
-    BULK,
-    REQUESTS,
-    SUMS,
-    WORKERS,
-    Service,
-    comparable,
-    is_alive,
-    load,
-)
+from tests.service.workers.service_processes import BULK, REQUESTS, SUMS, WORKERS, Service, comparable, is_alive, load
 from tests.serving import fail_to_serve
 
 ADMIN_KEY, NAME = "a key of the administrator", "one"
