@@ -10,11 +10,11 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from benchmarks.harness.process import ServiceProcess
 from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.page.browser import View
 from tests.page.conftest import Open
+from tests.serving import running
 
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b> & \"quotes\" 'n' <script>alert(2)</script>"
 KEY = "the-key-of-this-test"
@@ -217,7 +217,7 @@ def test_the_page_says_what_the_model_is(opened: Open, bundled: httpx.Client) ->
 def test_the_page_of_another_model_is_one_choice_away(opened: Open, exported: Callable[..., Artifact]) -> None:
     models = {"sample": "sample", "roberta": "roberta", "org/roberta": "roberta"}
     named = " ".join(f"{name}={exported(model).root}" for name, model in models.items())
-    with ServiceProcess({"BERT_MODELS": named}) as process, httpx.Client(base_url=process.url) as server:
+    with running({"BERT_MODELS": named}) as (_, server):
         shown = opened(server=server)
         shown.open("similar")
         shown.assert_settled()

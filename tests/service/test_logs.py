@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.service.logs import ACCESS, OnceAMinute, configure_logging, log_access
 from packbert.service.settings import Settings
+from tests.serving import running
 
 
 @pytest.fixture(autouse=True)
@@ -88,11 +87,9 @@ def test_no_access_line_is_written_unless_it_is_asked_for(capsys: pytest.Capture
 
 
 def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> None:
+    logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
     settings = {"BERT_MODEL": str(bert_artifact), "BERT_API_KEY": "topsecret"}
-    with (
-        ServiceProcess(settings | {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}) as process,
-        httpx.Client(base_url=process.url, headers={"authorization": "Bearer topsecret"}) as client,
-    ):
+    with running(settings | logs, authorization="Bearer topsecret") as (process, client):
         answered = client.post("/embed", json={"inputs": ["my private dog", "is hairy"]})
         client.post("/embed", json={"inputs": ["private"], "pooling": "none such"})
         client.get("/nowhere")

@@ -40,6 +40,7 @@ from packbert.service.turns import TRACEPARENT
 from tests.paths import ROOT
 from tests.service.fakes import FakeRunner, make_queue
 from tests.service.in_process import InProcessClient, InProcessModel, open_tasks
+from tests.serving import running
 
 
 @dataclass
@@ -365,10 +366,7 @@ def test_a_service_sends_the_whole_trace_of_a_request(workers: int, bert_artifac
     logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
     headers = {"authorization": "Bearer topsecret", "traceparent": f"00-{TRACE}-{PARENT}-01"}
     with collect() as collector:
-        with (
-            ServiceProcess(settings | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as process,
-            httpx.Client(base_url=process.url, headers=headers) as client,
-        ):
+        with running(settings | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}, **headers) as (process, client):
             assert client.post("/embed", json={"inputs": ["my private dog", "is hairy"]}).status_code == 200
             scrape = client.get("/metrics", headers={"accept": "application/openmetrics-text"})
             code, output = process.terminate(), process.output()
@@ -411,10 +409,7 @@ def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
         "": [("/embed", {"inputs": "a", "model": "secret"})],
     }
     with collect() as collector:
-        with (
-            ServiceProcess(models | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as process,
-            httpx.Client(base_url=process.url) as client,
-        ):
+        with running(models | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as (process, client):
             statuses = [client.post(path, json=body).status_code for of in asked.values() for path, body in of]
             process.terminate()
             output = process.output()

@@ -13,7 +13,6 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
 from packbert.service.artifact import ManifestError, open_artifact, read_artifact
@@ -33,7 +32,7 @@ from packbert.service.settings import Settings
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
 from tests.service.fakes import on_loop
-from tests.serving import fail_to_serve
+from tests.serving import fail_to_serve, running
 
 BERT = GOLDEN / "bert"
 
@@ -75,7 +74,7 @@ def test_an_artifact_is_neither_exported_nor_copied_to_a_cache(bert_artifact: Pa
 
 def test_auto_falls_back_to_the_cpu_with_a_warning(both: Path) -> None:
     settings = {"BERT_MODEL": str(both), "CUDA_VISIBLE_DEVICES": ""}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
+    with running(settings) as (process, client):
         info = client.get("/info").json()
         assert info["device"] == "cpu"
         assert info["execution_provider"] == "CPU"

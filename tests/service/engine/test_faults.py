@@ -15,6 +15,7 @@ from benchmarks.harness.poison import poison_word
 from benchmarks.harness.process import ServiceProcess
 from tests.service.polling import until
 from tests.service.test_metrics import values_of
+from tests.serving import running
 
 MANY, HALF = ({"inputs": ["a cat and a dog " * 5] * count} for count in (2000, 1000))
 ENDS = ("answered", "failed", "refused", "cancelled", "expired")
@@ -45,10 +46,7 @@ def _receive(connection: socket.socket, last: bytes) -> bytes:
 @pytest.fixture(scope="module")
 def client(bert_artifact: Path) -> Iterator[httpx.Client]:
     settings = slow | {"BERT_MAX_BODY_BYTES": "1000000"}
-    with (
-        ServiceProcess(settings | {"BERT_MODEL": str(bert_artifact)}) as process,
-        httpx.Client(base_url=process.url, timeout=60) as one,
-    ):
+    with running(settings | {"BERT_MODEL": str(bert_artifact)}) as (_, one):
         yield one
 
 
@@ -89,11 +87,7 @@ def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_art
         "inputs": ["a cat and a dog " * 28] * 2000,
         "pooling": "mean",
     }  # 284,000 tokens in one run: seconds on one core
-    with (
-        ServiceProcess(settings) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-        ThreadPoolExecutor(8) as pool,
-    ):
+    with running(settings) as (process, client), ThreadPoolExecutor(8) as pool:
         hanging = [pool.submit(client.post, "/embed", json=endless) for _ in range(4)]  # so that batches are full
         answers = [one.result() for one in hanging]
         assert process.process.wait(30) == 1
@@ -147,11 +141,7 @@ def test_a_large_request_while_draining_gets_503_and_no_reset(bert_artifact: Pat
 
 def test_what_does_not_finish_while_draining_gets_503(bert_artifact: Path) -> None:
     settings = slow | {"BERT_MODEL": str(bert_artifact), "BERT_DRAIN_SECONDS": "0.3"}
-    with (
-        ServiceProcess(settings) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-        ThreadPoolExecutor(8) as pool,
-    ):
+    with running(settings) as (process, client), ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(client.post, "/embed", json=MANY) for _ in range(6)]
         until(lambda: metrics(client)["bert_inflight_requests"] >= 3)
         with httpx.Client(base_url=process.url) as other:
@@ -183,11 +173,7 @@ def test_callers_who_leave_are_gone_and_their_work_never_runs(client: httpx.Clie
 def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifact: Path) -> None:
     settings = slow | {"BERT_MODEL": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "1000"}
     work = {"inputs": ["a cat and a dog " * 5] * 100}
-    with (
-        ServiceProcess(settings) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-        ThreadPoolExecutor(16) as pool,
-    ):
+    with running(settings) as (_, client), ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda _: client.post("/embed", json=work), range(64)))
         assert {answer.status_code for answer in answers} == {200, 429}
         refusal = next(answer for answer in reversed(answers) if answer.status_code == 429)

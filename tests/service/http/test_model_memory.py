@@ -11,11 +11,11 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import WEIGHTS
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import with_own_digests
 from tests.service.in_process import ask
 from tests.service.polling import until
+from tests.serving import REPLY_SECONDS, running
 
 KEY = "a key of the administrator"
 ADMIN = {"authorization": f"Bearer {KEY}"}
@@ -62,7 +62,7 @@ def settings_for(folders: Mapping[str, Path], **more: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def service(folders: Mapping[str, Path]) -> Iterator[httpx.Client]:
     settings = settings_for(folders, BERT_ADMIN_KEY=KEY)
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+    with running(settings) as (_, client):
         yield client
 
 
@@ -80,7 +80,7 @@ def metric(client: httpx.Client, series: str) -> float:
 
 
 def test_the_default_is_in_memory_and_each_model_is_ready(folders: Mapping[str, Path]) -> None:
-    with ServiceProcess(settings_for(folders)) as process, httpx.Client(base_url=process.url) as client:
+    with running(settings_for(folders)) as (_, client):
         assert in_memory(client) == {"first", "third"}
         for name in NAMES:
             assert client.get(f"/models/{name}/ready").status_code == 200
@@ -149,10 +149,7 @@ def test_a_model_that_is_not_in_memory_can_be_swapped(
 def test_a_model_that_cannot_be_loaded_answers_503_until_it_can(
     folders: Mapping[str, Path], alone: dict[str, Any]
 ) -> None:
-    with (
-        ServiceProcess(settings_for(folders)) as process,
-        httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client,
-    ):
+    with running(settings_for(folders)) as (_, client):
         for name, status in (("first", 503), ("second", 200)):  # of the service: that of the default
             others = [other for other in NAMES if other != name]
             assert [embed(client, other) for other in others] == [alone[other] for other in others]

@@ -20,11 +20,11 @@ from packbert.model_export.artifact.manifest import WEIGHTS, Manifest
 from packbert.service.artifact import open_artifact
 from packbert.service.http.app import TASKS
 from packbert.service.http.validation import example_of
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants, with_reversed_golden
 from tests.service.polling import until
 from tests.service.workers.service_processes import Service
+from tests.serving import REPLY_SECONDS, running
 
 KEY = "a key of the administrator"
 ADMIN = {"authorization": f"Bearer {KEY}"}
@@ -42,7 +42,7 @@ def folders(exported: Callable[..., Artifact]) -> dict[str, Path]:
 @contextmanager
 def serving(models: str, **more: str) -> Iterator[tuple[ServiceProcess, httpx.Client]]:
     settings = OWN | {"BERT_MODELS": models, "BERT_ADMIN_KEY": KEY} | more
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+    with running(settings) as (process, client):
         yield process, client
 
 

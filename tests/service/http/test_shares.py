@@ -21,10 +21,10 @@ from packbert.service.http.app import create_app
 from packbert.service.http.shares import compare
 from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.flow import TaskResult
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
 from tests.service.polling import sum_of, until
+from tests.serving import REPLY_SECONDS
 
 TEXTS = ["my dog is hairy", "it rains"]
 MASKS = "the [MASK] is [MASK]"

@@ -19,10 +19,10 @@ from packbert.service.errors import Unavailable
 from packbert.service.http.dialects import native
 from packbert.service.library.engine import NOT_OPEN
 from packbert.service.model_cache import ModelError
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.polling import until
+from tests.serving import REPLY_SECONDS
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
 LONG = "dog " * 400
