@@ -121,3 +121,15 @@ def test_a_library_has_one_line_a_minute_and_the_others_have_all() -> None:
     assert [passes("a.library.part", 1e9 + seconds) for seconds in (0, 1, 59.9, 60, 119, 121)] == [1, 0, 0, 1, 0, 1]
     assert passes("a.library", 1e9)  # the clock was set back
     assert all(passes(name, 1e9) for name in ("a.library_too", "service", "a") * 2)
+
+
+@pytest.mark.parametrize(("tracing", "count"), [(True, 1), (False, 2)])
+def test_a_service_with_traces_says_once_that_the_collector_is_absent(
+    capsys: pytest.CaptureFixture[str], tracing: bool, count: int
+) -> None:
+    settings = Settings(model=".")
+    settings._tracing = tracing
+    configure_logging(settings)
+    for _ in range(2):
+        logging.getLogger("opentelemetry.sdk").error("no collector answers")
+    assert len(capsys.readouterr().err.splitlines()) == count

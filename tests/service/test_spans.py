@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from benchmarks.harness.process import ServiceProcess, free_port
+from benchmarks.harness.process import free_port
 from packbert.service.__main__ import main
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import InferenceFailed
@@ -420,18 +420,6 @@ def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
     lines = [json.loads(line) for line in output.splitlines()]
     assert [one.get("model", "") for one in lines if one.get("route", "").endswith("/embed")] == expected
     assert not any(b"secret" in body for body in collector.bodies)
-
-
-def test_a_service_says_once_that_the_collector_is_absent(bert_artifact: Path) -> None:
-    traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "0.01"}
-    batches = {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1", "OTEL_BSP_SCHEDULE_DELAY": "1"}  # milliseconds
-    settings = {"BERT_MODEL": str(bert_artifact), "BERT_LOG_FORMAT": "json"}
-    with ServiceProcess(settings | traces | batches) as process:
-        with httpx.Client(base_url=process.url) as client:
-            assert {client.post("/embed", json={"inputs": "dog"}).status_code for _ in range(8)} == {200}
-        process.terminate()
-        lines = [json.loads(line) for line in process.output().splitlines()]
-    assert len([line for line in lines if line["logger"].startswith("opentelemetry")]) == 1
 
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}

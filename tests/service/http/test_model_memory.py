@@ -79,12 +79,12 @@ def metric(client: httpx.Client, series: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series + " "))
 
 
-def test_the_default_is_in_memory_and_each_model_is_ready(folders: Mapping[str, Path]) -> None:
-    with running(settings_for(folders)) as (_, client):
-        assert in_memory(client) == {"first", "third"}
-        for name in NAMES:
-            assert client.get(f"/models/{name}/ready").status_code == 200
-            assert client.get(f"/models/{name}/info").json()["memory_bytes"] >= WEIGHTS_BYTES
+def test_the_default_is_in_memory_and_each_model_is_ready(service: httpx.Client) -> None:
+    """The first of the tests that use the service."""
+    assert in_memory(service) == {"first", "third"}
+    for name in NAMES:
+        assert service.get(f"/models/{name}/ready").status_code == 200
+        assert service.get(f"/models/{name}/info").json()["memory_bytes"] >= WEIGHTS_BYTES
 
 
 def test_the_least_recently_used_model_is_put_out(service: httpx.Client, alone: dict[str, Any]) -> None:
