@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from packbert.service.artifact import open_artifact
 from packbert.service.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -42,6 +41,7 @@ from packbert.service.turns import DEADLINE, Deadline
 from tests.service.fakes import play as play_fake
 from tests.service.fakes import settle
 from tests.service.tasks.fake_vectors import CountingModel, Story, play
+from tests.service.tokenization.reading import open_tokenizer
 
 LONG = [f"cat {'dog ' * (n % 90)}" for n in range(400)]  # 18,600 tokens in 20 chunks
 Asked = Coroutine[Any, Any, TaskResult]
@@ -50,10 +50,8 @@ Ask = Callable[[Tasks], Asked]
 
 @pytest.fixture(scope="module")
 def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
-    opened = Tokenizer(open_artifact(bert_artifact), max_characters=10**6)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(bert_artifact, 10**6) as tokenizer:
+        yield tokenizer
 
 
 def tell(tokenizer: Tokenizer, story: Story, **how: Any) -> RequestCounts:

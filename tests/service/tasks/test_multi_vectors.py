@@ -30,7 +30,7 @@ from tests.e2e.test_neighbours import equal
 from tests.export.goldens import Artifact
 from tests.service.in_process import ask_engine
 from tests.service.tasks import fake_vectors
-from tests.service.tokenization.reading import encode
+from tests.service.tokenization.reading import encode, open_tokenizer
 
 TOLERANCE = {"fp32": 1e-5, "int8": 0.3}  # int8: as for single channels of these small models
 CASES = [(name, precision) for name in multi_vectors.NAMES for precision in TOLERANCE]
@@ -198,10 +198,8 @@ def test_rows_of_documents_are_let_go_of_as_they_are_scored(
         assert (len(result.value), result.tokens > 15_000, result.rows) == (2000, True, [])
 
     monkeypatch.setattr(fake_vectors, "make_row", make_row)
-    tokenizer = Tokenizer(open_artifact(artifact("stanford", "fp32")), 100_000)
-    tokenizer.open()
-    asyncio.run(fake_vectors.play(tokenizer, story))
-    tokenizer.close()
+    with open_tokenizer(artifact("stanford", "fp32")) as tokenizer:
+        asyncio.run(fake_vectors.play(tokenizer, story))
     assert 2000 < most < 4000, "what waits for its scores, and the chunks that run"
     assert alive == 0
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packbert.service.artifact import open_artifact
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.flow import Tasks, answer_request
@@ -22,7 +21,7 @@ from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
-from tests.service.tokenization.reading import encode, read_all
+from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
 NAMES = sorted(folder.name for folder in GOLDEN.glob("*-entities"))
 WAYS = [("own", False), ("own", True), ("all", True)]  # the answers, and `special_tokens` of the request
@@ -112,10 +111,8 @@ def test_masks_beside_special_tokens_are_filled_as_by_transformers(
 
 @pytest.fixture
 def tokenizer(artifact: Path) -> Any:
-    opened = Tokenizer(open_artifact(artifact), max_characters=100_000)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(artifact) as tokenizer:
+        yield tokenizer
 
 
 def pair_of(case: dict[str, Any]) -> Text:

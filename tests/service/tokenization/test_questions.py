@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.windows import WindowOptions
 from tests.export.goldens import Artifact
-from tests.service.tokenization.reading import read_all
+from tests.service.tokenization.reading import open_tokenizer, read_all
 
 LIMIT = 144
 CHARACTERS = st.sampled_from("the cat  walked\n北京 😀 é ( x")
@@ -26,15 +25,13 @@ SPANS = EncodeOptions(outputs=frozenset({"spans"}), spans=True)
 def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
     """`trimmed`: its post-processor takes the space before a token out of its span, but not at a window's start."""
     name = "roberta" if request.param == "trimmed" else request.param
-    opened = Tokenizer(open_artifact(exported(name).root), max_characters=100_000)
-    opened.open()
-    if request.param == "trimmed":
-        content = opened._plain.to_str().replace('"add_prefix_space":false', '"add_prefix_space":true')
-        assert '"add_prefix_space":true' in content
-        opened._plain = HFTokenizer.from_str(content)
-        opened._plain.encode_special_tokens = True
-    yield opened
-    opened.close()
+    with open_tokenizer(exported(name).root) as tokenizer:
+        if request.param == "trimmed":
+            content = tokenizer._plain.to_str().replace('"add_prefix_space":false', '"add_prefix_space":true')
+            assert '"add_prefix_space":true' in content
+            tokenizer._plain = HFTokenizer.from_str(content)
+            tokenizer._plain.encode_special_tokens = True
+        yield tokenizer
 
 
 def options(**given: Any) -> WindowOptions:

@@ -28,16 +28,15 @@ from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import serve_in_process
 from tests.service.tokenization.reading import encode as encode_all
+from tests.service.tokenization.reading import open_tokenizer
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
 
 @pytest.fixture(scope="module")
 def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
-    opened = Tokenizer(open_artifact(bert_artifact), max_characters=5000)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(bert_artifact, 5000) as tokenizer:
+        yield tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +55,8 @@ def words(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, mas
 
 def test_its_thread_starts_when_it_opens(bert_artifact: Path) -> None:
     before = set(threading.enumerate())
-    opened = Tokenizer(open_artifact(bert_artifact), max_characters=5000)
-    opened.open()
-    assert len(set(threading.enumerate()) - before) == 1
-    opened.close()
+    with open_tokenizer(bert_artifact):
+        assert len(set(threading.enumerate()) - before) == 1
 
 
 def test_a_model_without_a_mask_token_is_served_and_names_its_assumptions(
@@ -173,19 +170,16 @@ def test_only_short_work_runs_on_the_event_loop(tokenizer: Tokenizer, few: bool)
 
 def test_one_long_text_does_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
     """Its thread releases the GIL: otherwise the loop would turn only some dozen times."""
-    patient = Tokenizer(tokenizer.artifact, max_characters=100_000)
-    patient.open()
-    assert max(asyncio.run(turns_beside(patient.encode(["cat" + " " * 99_000], PLAIN, None))) for _ in range(5)) > 1000
-    patient.close()
+    with open_tokenizer(tokenizer.artifact) as patient:
+        work = [turns_beside(patient.encode(["cat" + " " * 99_000], PLAIN, None)) for _ in range(5)]
+        assert max(map(asyncio.run, work)) > 1000
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
 def of_decoder(request: pytest.FixtureRequest, exported: Callable[..., Artifact]) -> Iterator[Tokenizer]:
     """Tokenizers whose decoder gives each token a text of its own, and whose decoder does not."""
-    opened = Tokenizer(open_artifact(exported(request.param).root), max_characters=5000)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(exported(request.param).root) as tokenizer:
+        yield tokenizer
 
 
 IDS = st.lists(st.integers(0, 89), max_size=5)
@@ -258,22 +252,20 @@ def test_an_exception_of_the_library_names_the_first_text_that_fails_alone(bert_
     def no_unknown(content: dict[str, Any]) -> None:
         content["model"]["unk_token"] = "[NOPE]"
 
-    tokenizer = Tokenizer(open_artifact(with_tokenizer(bert_artifact, tmp_path / "a", no_unknown)), 1000)
-    tokenizer.open()
-    with pytest.raises(TokenizerFailed, match="WordPiece error") as caught:
+    with (
+        open_tokenizer(with_tokenizer(bert_artifact, tmp_path / "a", no_unknown)) as tokenizer,
+        pytest.raises(TokenizerFailed, match="WordPiece error") as caught,
+    ):
         encode_all(tokenizer, ["cat", "dog", "ⵣ", "ⵣ"], PLAIN, None)
     assert caught.value.index == 2
-    tokenizer.close()
 
 
 @pytest.mark.parametrize("truncate", ["right", "left", None])
 def test_a_limit_that_leaves_no_room_for_a_pair_is_named(bert_artifact: Path, truncate: Any) -> None:
     artifact = open_artifact(bert_artifact)
     small = dataclasses.replace(artifact, manifest=dataclasses.replace(artifact.manifest, max_tokens=3))
-    tokenizer = Tokenizer(small, 1000)
-    tokenizer.open()
-    assert len(encode(tokenizer, "cat dog cat", "right").ids) == 3
-    with pytest.raises(Invalid, match="a pair has 3 special tokens: there is no room for two texts") as caught:
-        encode_all(tokenizer, ["cat", ("cat", "dog")], PLAIN, truncate)
-    assert (caught.value.code, caught.value.index) == ("too_long", 1)
-    tokenizer.close()
+    with open_tokenizer(small) as tokenizer:
+        assert len(encode(tokenizer, "cat dog cat", "right").ids) == 3
+        with pytest.raises(Invalid, match="a pair has 3 special tokens: there is no room for two texts") as caught:
+            encode_all(tokenizer, ["cat", ("cat", "dog")], PLAIN, truncate)
+        assert (caught.value.code, caught.value.index) == ("too_long", 1)

@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
-from tests.service.tokenization.reading import encode, read_all
+from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
 SPANS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
 WITHOUT_SPANS = EncodeOptions(outputs=frozenset({"cls"}))
@@ -22,11 +21,9 @@ CHARACTERS = st.sampled_from("the cat  walked\n北京 😀 é ( x")
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta"])
 def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
-    opened = Tokenizer(open_artifact(exported(request.param).root), max_characters=100_000)
-    opened.open()
-    assert opened.artifact.manifest.max_tokens == LIMIT
-    yield opened
-    opened.close()
+    with open_tokenizer(exported(request.param).root) as tokenizer:
+        assert tokenizer.artifact.manifest.max_tokens == LIMIT
+        yield tokenizer
 
 
 @pytest.fixture(scope="module")
