@@ -1,8 +1,7 @@
 """The graphs of attention and of hidden states: when they are opened, in company, and when their files change."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import LAST, Row, Tokens
-from packbert.service.artifact import open_artifact
 from packbert.service.engine import mapped_file
 from packbert.service.engine.mapped_file import mappings_of
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import InferenceFailed
-from packbert.service.scheduling.cores import Concurrency
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import CHANGES, change_file
+from tests.service.engine.runners import PER_CORE, open_runner
 
 FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
 TOLERANCE = {"fp32": 1e-5, "int8": 0.05}  # int8: twice its own error on random sequences, see `verification`
@@ -45,14 +43,6 @@ def text(length: int, *outputs: str) -> Tokens:
     )
 
 
-@contextmanager
-def opened(artifact: Path, concurrency: Concurrency | None = None) -> Iterator[ModelRunner]:
-    runner = ModelRunner(open_artifact(artifact), threads=2, concurrency=concurrency or Concurrency(1))
-    runner.open()
-    yield runner
-    runner.close()
-
-
 def one(runner: ModelRunner, tokens: Tokens) -> Row:
     (row,), _ = runner.run_sync([tokens])
     assert row is not None
@@ -67,7 +57,7 @@ def test_the_attention_of_every_family_is_that_of_transformers(
     known = cases(name)
     everything = tuple(range(len(known[0]["attention"])))
     tokens = [asking(case, *everything, outputs=frozenset({"attention", "attention_mean"})) for case in known]
-    with opened(exported(name, precision).root) as runner:
+    with open_runner(exported(name, precision).root) as runner:
         rows, _ = runner.run_sync(tokens)
     for row, case in zip(rows, known, strict=True):
         assert row is not None
@@ -86,7 +76,7 @@ def test_attention_does_not_depend_on_the_batch_by_a_bit(precision: str, exporte
         for length in (3, 40, 90, 144)
     ]
     texts = [asking(case, *layers) for case in cases("bert") for layers in ((0, 1, 2), (2,), (1, 0))]
-    with opened(exported("bert", precision).root, Concurrency(2, per_core=True)) as runner:
+    with open_runner(exported("bert", precision).root, concurrency=PER_CORE) as runner:
         alone = [one(runner, text)["attention"] for text in texts]
         for all_cores in (True, False):
             rows, _ = runner.run_sync([*texts[::-1], *company], all_cores=all_cores)
@@ -97,7 +87,7 @@ def test_attention_does_not_depend_on_the_batch_by_a_bit(precision: str, exporte
 
 def test_some_layers_have_the_same_bits_as_all_layers(bert_artifact: Path) -> None:
     case = cases("bert")[-1]
-    with opened(bert_artifact) as runner:
+    with open_runner(bert_artifact) as runner:
         whole = one(runner, asking(case, 0, 1, 2))["attention"].reshape(3, -1)
         some = one(runner, asking(case, 2, 0))["attention"].reshape(2, -1)
     assert np.array_equal(some, whole[[2, 0]])
@@ -118,7 +108,7 @@ def of_graph(name: str, layer: int = 0) -> Tokens:
 
 
 def test_a_graph_is_opened_by_the_first_request_that_needs_it(bert_artifact: Path, graph: str) -> None:
-    with opened(bert_artifact) as runner:
+    with open_runner(bert_artifact) as runner:
         further = getattr(runner, graph)
         one(runner, text(9, *PLAIN))
         if graph == "attention":
@@ -138,7 +128,7 @@ def test_weights_are_read_into_memory_or_mapped_where_services_share_them(
     artifact = Path(shutil.copytree(exported("sample").root, tmp_path / "artifact"))
     weights, tokens = artifact / "cpu" / "model.onnx.data", of_graph(graph)
     (name,) = tokens.outputs
-    with opened(artifact) as runner:
+    with open_runner(artifact) as runner:
         getattr(runner, graph).shared = tmp_path / "packed" if shared else None
         before = one(runner, tokens)[name]
         copies = [mapped_file.shared_files(runner.artifact, tmp_path / "packed") / weights.name] if shared else []
@@ -154,7 +144,7 @@ def test_files_changed_since_the_start_are_an_error_and_no_answer(
 ) -> None:
     artifact = Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
     weights, path = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / f"{graph}.onnx"
-    with opened(artifact) as runner:
+    with open_runner(artifact) as runner:
         change_file(change, weights=weights, graph=path)
         with pytest.raises(InferenceFailed, match=r"files have changed since the service started.*restart it"):
             one(runner, of_graph(graph))
@@ -165,7 +155,7 @@ def test_files_changed_since_the_start_are_an_error_and_no_answer(
 def test_neither_a_text_nor_its_company_changes_by_a_bit(precision: str, exported: Callable[..., Artifact]) -> None:
     plain = [text(length, *PLAIN) for length in (3, 40, 90, 144)]
     asking = [text(length, "layer_tokens", "layer_mean") for length in (2, 16, 77)]
-    with opened(exported("bert", precision).root, Concurrency(2, per_core=True)) as runner:
+    with open_runner(exported("bert", precision).root, concurrency=PER_CORE) as runner:
         alone = [one(runner, tokens) for tokens in (*plain, *asking)]
         for all_cores in (True, False):
             rows, _ = runner.run_sync([*plain, *asking], all_cores=all_cores)
@@ -186,7 +176,7 @@ def test_probabilities_that_are_not_finite_fail_their_sequence_alone(bert_artifa
 
     tokens = [asking(case, 0) for case in cases("bert")]
     assert [len(one) for one in tokens][:3] == [2, 5, 17]
-    with opened(bert_artifact) as runner:
+    with open_runner(bert_artifact) as runner:
         runner.attention._session = Broken()
         rows, _ = runner.run_sync(tokens)
     assert [row is None for row in rows] == [len(one) == 5 for one in tokens]
