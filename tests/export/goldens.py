@@ -58,6 +58,15 @@ def answers(name: str) -> Any:
     return json.loads((file if file.exists() else GOLDEN / name / "answers.json").read_text("utf-8"))
 
 
+def changed(name: str, folder: Path, *, without: Sequence[str] = (), **config: object) -> Path:
+    """A copy of a golden checkpoint with other values in its config.json."""
+    shutil.copytree(GOLDEN / name, folder)
+    stated = json.loads((folder / "config.json").read_text("utf-8"))
+    kept = {key: value for key, value in stated.items() if key not in without}
+    (folder / "config.json").write_text(json.dumps(kept | config), "utf-8")
+    return folder
+
+
 def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:
     """A request for the complete output of each head for a golden sequence."""
     outputs = {head for head in heads if head in OUTPUTS} | (

@@ -1,6 +1,5 @@
 """No silent fallback: a GPU that cannot be used stops the start or is reported; the trial of an artifact for CUDA."""
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -27,10 +26,11 @@ from packbert.service.errors import DeviceError
 from packbert.service.http.app import create_app
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
-from packbert.service.scheduling.cores import Concurrency
 from packbert.service.settings import Settings
+from tests.export.goldens import changed
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
+from tests.service.engine.runners import PER_CORE, open_runner
 from tests.service.fakes import on_loop
 from tests.serving import fail_to_serve, running
 
@@ -144,19 +144,12 @@ def test_opening_a_gpu_session_loads_the_libraries_of_wheels(both: Path, monkeyp
 
 def test_the_self_test_covers_the_per_core_session(exported: Callable) -> None:
     """Each of the two sessions in turn is another model's."""
-    opened = {
-        name: ModelRunner(open_artifact(exported(name).root), threads=2, concurrency=Concurrency(2, per_core=True))
-        for name in ("bert", "ernie")
-    }
-    for runner in opened.values():
-        runner.open()
-    changed, other = opened["bert"], opened["ernie"]
-    assert self_test(changed) > 0.99999
-    changed._per_core_session = other._per_core_session
-    with pytest.raises(DeviceError, match="the self-test failed: cosine"):
-        self_test(changed)
-    for runner in opened.values():
-        runner.close()
+    bert, ernie = (open_runner(exported(name).root, concurrency=PER_CORE) for name in ("bert", "ernie"))
+    with bert as faulty, ernie as other:
+        assert self_test(faulty) > 0.99999
+        faulty._per_core_session = other._per_core_session
+        with pytest.raises(DeviceError, match="the self-test failed: cosine"):
+            self_test(faulty)
 
 
 @pytest.mark.parametrize(
@@ -196,11 +189,7 @@ class CpuAsCuda(CpuSession):
 @pytest.fixture(scope="module")
 def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with eight heads of 4 channels: its graph for CUDA also runs on a CPU."""
-    folder: Path = tmp_path_factory.mktemp("narrow") / "checkpoint"
-    shutil.copytree(GOLDEN / "bert", folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": 8}), "utf-8")
-    return folder
+    return changed("bert", tmp_path_factory.mktemp("narrow") / "checkpoint", num_attention_heads=8)
 
 
 @pytest.fixture(scope="module")

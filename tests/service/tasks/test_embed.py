@@ -1,8 +1,6 @@
 """/embed: the vectors and the defaults of each golden checkpoint, and what settings and requests change."""
 
 import asyncio
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,8 +24,7 @@ from packbert.service.tasks.inputs import EmbedRequest, NspRequest, RerankFields
 from packbert.service.tasks.pairs import nsp, rerank, score_pairs
 from tests import sentence_transformers
 from tests.conftest import Serve
-from tests.export.goldens import Artifact
-from tests.paths import GOLDEN
+from tests.export.goldens import Artifact, changed
 from tests.service.in_process import ask, open_tasks
 from tests.serving import fail_to_serve
 
@@ -136,13 +133,6 @@ def answer(tasks: Tasks, read: Read, request: object) -> Any:
     return asyncio.run(answer_request(tasks, read, request)).value
 
 
-def changed(folder: Path, name: str, **keys: object) -> Path:
-    shutil.copytree(GOLDEN / name, folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | keys), "utf-8")
-    return folder
-
-
 @pytest.mark.parametrize("name", ["truncated", "euclidean", "manhattan"])
 def test_similarities_are_those_of_the_checkpoints_function(name: str, tmp_path: Path) -> None:
     answers = sentence_transformers.answers(name)
@@ -181,7 +171,7 @@ def test_a_request_can_ask_for_another_length_of_truncated_vectors(tmp_path: Pat
 def test_the_score_of_a_cross_encoder_is_made_by_its_stored_activation(
     keys: dict[str, object], is_logit: bool, tmp_path: Path
 ) -> None:
-    with opened(changed(tmp_path / "checkpoint", "distilbert-labels", **keys)) as tasks:
+    with opened(changed("distilbert-labels", tmp_path / "checkpoint", **keys)) as tasks:
         texts = ["the river is cold", "a dog"]
         found, raw = (
             answer(tasks, partial(rerank, texts=texts), RerankFields(query="tea", raw_scores=one))
@@ -192,14 +182,13 @@ def test_the_score_of_a_cross_encoder_is_made_by_its_stored_activation(
 
 def test_an_activation_that_is_not_computed_is_reported(tmp_path: Path) -> None:
     stated = {"activation_fn": "torch.nn.modules.activation.Tanh"}
-    manifest = export(
-        changed(tmp_path / "checkpoint", "distilbert-labels", sentence_transformers=stated), tmp_path / "artifact"
-    )
+    source = changed("distilbert-labels", tmp_path / "checkpoint", sentence_transformers=stated)
+    manifest = export(source, tmp_path / "artifact")
     assert "Tanh, which is not computed" in manifest.assumed["activation_fn"]
 
 
 def test_a_model_with_one_segment_takes_single_texts_and_refuses_pairs(tmp_path: Path) -> None:
-    folder = changed(tmp_path / "checkpoint", "bert", type_vocab_size=1)
+    folder = changed("bert", tmp_path / "checkpoint", type_vocab_size=1)
     name, weights = "bert.embeddings.token_type_embeddings.weight", load_file(folder / "model.safetensors")
     save_file(weights | {name: weights[name][:1]}, folder / "model.safetensors")
     with opened(folder) as tasks:
