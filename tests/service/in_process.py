@@ -19,8 +19,9 @@ from packbert.service.scheduling.request import Chunk
 from packbert.service.settings import Settings
 from packbert.service.tasks.defaults import embedding_defaults, root_task, scorer
 from packbert.service.tasks.flow import Limits, Tasks
-from packbert.service.tokenization.tokenizer import Tokenizer
+from tests.service.engine.runners import open_runner
 from tests.service.fakes import InstantQueue, OnlyModel
+from tests.service.tokenization.reading import open_tokenizer
 
 T = TypeVar("T")
 
@@ -45,23 +46,16 @@ class RunnerQueue(InstantQueue):
 
 @contextmanager
 def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
-    runner, tokenizer = ModelRunner(artifact, threads=1), Tokenizer(artifact, 100_000)
-    runner.open()
-    tokenizer.open()
-    yield Tasks(
-        manifest=artifact.manifest,
-        tokenizer=tokenizer,
-        queue=cast(Any, RunnerQueue(runner)),
-        limits=Limits(
-            max_inputs=100,
-            truncate=settings.truncate,
-        ),
-        embedding=embedding_defaults(artifact.manifest, settings),
-        scorer=scorer(artifact.manifest, by_cosine=settings.rerank == "cosine"),
-        root_task=root_task(artifact.manifest, settings),
-    )
-    tokenizer.close()
-    runner.close()
+    with open_runner(artifact, threads=1) as runner, open_tokenizer(artifact) as tokenizer:
+        yield Tasks(
+            manifest=artifact.manifest,
+            tokenizer=tokenizer,
+            queue=cast(Any, RunnerQueue(runner)),
+            limits=Limits(max_inputs=100, truncate=settings.truncate),
+            embedding=embedding_defaults(artifact.manifest, settings),
+            scorer=scorer(artifact.manifest, by_cosine=settings.rerank == "cosine"),
+            root_task=root_task(artifact.manifest, settings),
+        )
 
 
 def ask_tasks(folder: Path, question: Callable[[Tasks], Coroutine[Any, Any, T]], **settings: Any) -> T:
