@@ -6,9 +6,10 @@ import math
 import selectors
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
+from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -82,6 +83,24 @@ def as_test(test: Callable[..., None], story: Callable[..., Any], *, given: int)
     vars(test)["__signature__"] = signature.replace(parameters=[*signature.parameters.values()][given:])
     test.__doc__ = story.__doc__
     return test
+
+
+class Opened(Protocol):
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+One = TypeVar("One", bound=Opened)
+
+
+@asynccontextmanager
+async def opened(one: One) -> AsyncIterator[One]:
+    """An engine, a backend or the models of a service, until it is closed."""
+    await one.open()
+    try:
+        yield one
+    finally:
+        await one.close()
 
 
 async def settle(turns: int = 20) -> None:

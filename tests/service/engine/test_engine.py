@@ -24,7 +24,7 @@ from packbert.service.tasks.flow import answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.turns import DEADLINE, Deadline
 from tests.export.goldens import Artifact as Exported
-from tests.service.fakes import adds_up, on_loop, sequence, submit
+from tests.service.fakes import adds_up, on_loop, opened, sequence, submit
 
 PATIENCE = 30.0  # seconds for what takes a fraction of one
 
@@ -76,35 +76,29 @@ async def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continu
     canary = artifact.manifest.golden[0]
     wrong = dataclasses.replace(canary, cls=(canary.cls[0] + 2 * canary.tolerance, *canary.cls[1:]))
     manifest = dataclasses.replace(artifact.manifest, golden=(wrong, *artifact.manifest.golden[1:]))
-    one = engine(dataclasses.replace(artifact, manifest=manifest))
-    await one.open()
-    assert "the canary's vector is wrong by" in one.readiness()
-    assert one.health.fault == ""
-    await one.close()
+    async with opened(engine(dataclasses.replace(artifact, manifest=manifest))) as one:
+        assert "the canary's vector is wrong by" in one.readiness()
+        assert one.health.fault == ""
 
 
 @on_loop
 async def test_a_backend_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) -> None:
-    one = backend(open_artifact(bert_artifact))
-    await one.open()
-    one.engine._canary.vector = one.engine._canary.vector + 1
-    await one.engine._canary.check()
-    assert "the canary's vector is wrong" in await one.ready()
-    with pytest.raises(Unavailable, match="wrong answers"):
-        await submit(one.engine.batcher, [sequence(5)], timeout_seconds=PATIENCE)
-    assert one.engine.batcher.counts.refused == 1
-    await one.close()
+    async with opened(backend(open_artifact(bert_artifact))) as one:
+        one.engine._canary.vector = one.engine._canary.vector + 1
+        await one.engine._canary.check()
+        assert "the canary's vector is wrong" in await one.ready()
+        with pytest.raises(Unavailable, match="wrong answers"):
+            await submit(one.engine.batcher, [sequence(5)], timeout_seconds=PATIENCE)
+        assert one.engine.batcher.counts.refused == 1
 
 
 @on_loop
 async def test_an_idle_engine_runs_its_canary(bert_artifact: Path) -> None:
-    one = engine(open_artifact(bert_artifact))
-    await one.open()
-    again = asyncio.Event()
-    one.batcher.report = lambda _: again.set()
-    async with asyncio.timeout(PATIENCE):
-        await again.wait()
-    await one.close()
+    async with opened(engine(open_artifact(bert_artifact))) as one:
+        again = asyncio.Event()
+        one.batcher.report = lambda _: again.set()
+        async with asyncio.timeout(PATIENCE):
+            await again.wait()
     assert adds_up(one.batcher)
 
 
@@ -125,12 +119,12 @@ async def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifa
 
 @on_loop
 async def test_the_queue_holds_a_batch_and_each_core_is_watched(bert_artifact: Path) -> None:
-    one = engine(open_artifact(bert_artifact), BERT_THREADS="2", BERT_TOKEN_BUDGET="0", BERT_MAX_WAITING_TOKENS="64")
-    await one.open()
-    assert one.batcher.queue.max_tokens == one.batcher.queue.token_budget >= 128
-    assert one.batcher.concurrency.per_core
-    assert one.batcher.watchdog.side_by_side
-    await one.close()
+    async with opened(
+        engine(open_artifact(bert_artifact), BERT_THREADS="2", BERT_TOKEN_BUDGET="0", BERT_MAX_WAITING_TOKENS="64")
+    ) as one:
+        assert one.batcher.queue.max_tokens == one.batcher.queue.token_budget >= 128
+        assert one.batcher.concurrency.per_core
+        assert one.batcher.watchdog.side_by_side
 
 
 @on_loop
@@ -218,7 +212,7 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
     """Opens the backends of two models on one device; `rates`: the tokens a second that were measured of them."""
 
     @asynccontextmanager
-    async def opened(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[Backend]]:
+    async def both(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[Backend]]:
         first, second = open_artifact(bert_artifact), open_artifact(exported("sample").root)
         one = backend(first, **more)
         other = Backend(second, settings_for(second, **more), Metrics(), beside=one)
@@ -235,7 +229,7 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
         for each in (other, one):
             await each.close()
 
-    return opened
+    return both
 
 
 async def embed_all(one: Backend, texts: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ from packbert.service.settings import Settings
 from packbert.service.tasks.flow import answer_request
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants
-from tests.service.fakes import on_loop
+from tests.service.fakes import on_loop, opened
 from tests.service.test_metrics import render_metrics, values_of
 
 OLD, NEW = "bert", "bert-labels"
@@ -106,66 +106,58 @@ async def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders
 
 @on_loop
 async def test_a_suspended_default_counts_no_refusal_of_another_models_request(folders: Mapping[str, Path]) -> None:
-    models = served(folders)
-    await models.open()
-    engine_of(models.default).batcher.suspend("it is wrong")
-    for model in models.group.values():
-        models.default.admit(0)  # before the body names a model
-        with suppress(Unavailable):
-            await embed(model)
-    counts = [engine_of(model).batcher.counts for model in models.group.values()]
-    assert [(one.received, one.refused, one.answered) for one in counts] == [(1, 1, 0), (1, 0, 1)]
-    await models.close()
+    async with opened(served(folders)) as models:
+        engine_of(models.default).batcher.suspend("it is wrong")
+        for model in models.group.values():
+            models.default.admit(0)  # before the body names a model
+            with suppress(Unavailable):
+                await embed(model)
+        counts = [engine_of(model).batcher.counts for model in models.group.values()]
+        assert [(one.received, one.refused, one.answered) for one in counts] == [(1, 1, 0), (1, 0, 1)]
 
 
 @on_loop
 async def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Mapping[str, Path]) -> None:
-    models = served(folders, BERT_MEMORY_LIMIT="4GiB")
-    await models.open()
-    engine = engine_of(models.default)
-    await put_out(engine)
-    async with engine.device.loading:
-        asked = asyncio.create_task(embed(models.default))
-        await until(lambda: engine.batcher.model.aside == 1)
-        asked.cancel()
-        await asyncio.wait([asked])
-    assert len(await embed(models.group["two"])) == 1
-    assert engine not in engine.device.loaded
-    await models.close()
+    async with opened(served(folders, BERT_MEMORY_LIMIT="4GiB")) as models:
+        engine = engine_of(models.default)
+        await put_out(engine)
+        async with engine.device.loading:
+            asked = asyncio.create_task(embed(models.default))
+            await until(lambda: engine.batcher.model.aside == 1)
+            asked.cancel()
+            await asyncio.wait([asked])
+        assert len(await embed(models.group["two"])) == 1
+        assert engine not in engine.device.loaded
 
 
 @on_loop
 async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(folders: Mapping[str, Path]) -> None:
-    models = served(folders)
-    await models.open()
-    before = engine_of(models.default)
-    with models.default.answering():
-        request = before.batcher.admit(5, timeout_seconds=60.0)
-        swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
-        await until(lambda: engine_of(models.default) is not before)
+    async with opened(served(folders)) as models:
+        before = engine_of(models.default)
+        with models.default.answering():
+            request = before.batcher.admit(5, timeout_seconds=60.0)
+            swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
+            await until(lambda: engine_of(models.default) is not before)
+            values = values_of((await models.render_metrics(""))[0].decode())
+            assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (1, 1)
+            before.batcher.leave(request)
+        await swapping
         values = values_of((await models.render_metrics(""))[0].decode())
-        assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (1, 1)
-        before.batcher.leave(request)
-    await swapping
-    values = values_of((await models.render_metrics(""))[0].decode())
-    assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (0, 0)
-    await models.close()
+        assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (0, 0)
 
 
 @on_loop
 async def test_a_swap_whose_old_model_is_put_out_stays_in_memory(folders: Mapping[str, Path]) -> None:
-    models = served(folders, BERT_MEMORY_LIMIT="4GiB")
-    await models.open()
-    old = engine_of(models.default)
-    with models.default.answering():  # a request that lasts
-        swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
-        await until(lambda: engine_of(models.default) is not old)
-        await put_out(old)
-        assert old not in old.device.loaded
+    async with opened(served(folders, BERT_MEMORY_LIMIT="4GiB")) as models:
+        old = engine_of(models.default)
+        with models.default.answering():  # a request that lasts
+            swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
+            await until(lambda: engine_of(models.default) is not old)
+            await put_out(old)
+            assert old not in old.device.loaded
+            assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
+        assert await swapping
         assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
-    assert await swapping
-    assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
-    await models.close()
 
 
 @on_loop
@@ -194,16 +186,14 @@ async def test_a_model_closed_while_it_is_put_out_leaves_no_task(folders: Mappin
 
 @on_loop
 async def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping[str, Path]) -> None:
-    models = served(folders)
-    await models.open()
-    swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
-    await until(models.default._swapping.locked)
-    models.leave()
-    with pytest.raises(Unavailable, match="the server is shutting down"):
-        await swapping
-    assert await models.default.ready() == "draining"
-    assert len(await embed(models.default)) == 1
-    await models.close()
+    async with opened(served(folders)) as models:
+        swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
+        await until(models.default._swapping.locked)
+        models.leave()
+        with pytest.raises(Unavailable, match="the server is shutting down"):
+            await swapping
+        assert await models.default.ready() == "draining"
+        assert len(await embed(models.default)) == 1
 
 
 @on_loop
@@ -237,14 +227,12 @@ async def test_neither_the_first_model_nor_one_that_is_refused_stays_in_memory(
 ) -> None:
     (one, other), wrong = variants(folders[OLD], tmp_path)
     of_other_tests = backends_in_memory()
-    models = served(folders)
-    await models.open()
-    for source in (one, other):
-        assert await models.default.swap(str(source))
-        assert "the self-test failed" in await refusal(models.default, wrong)
-        # a thread that has just answered may still hold its work
-        await until(lambda: len(backends_in_memory(of_other_tests)) == len(models.group))
-    await models.close()
+    async with opened(served(folders)) as models:
+        for source in (one, other):
+            assert await models.default.swap(str(source))
+            assert "the self-test failed" in await refusal(models.default, wrong)
+            # a thread that has just answered may still hold its work
+            await until(lambda: len(backends_in_memory(of_other_tests)) == len(models.group))
 
 
 @on_loop
@@ -252,9 +240,10 @@ async def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(
     folders: Mapping[str, Path], tmp_path: Path
 ) -> None:
     sources, _ = variants(folders[OLD], tmp_path)
-    models = served(folders, BERT_ADMIN_KEY=KEY)
-    await models.open()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://test") as client:
+    async with (
+        opened(served(folders, BERT_ADMIN_KEY=KEY)) as models,
+        httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://test") as client,
+    ):
 
         async def swap(source: Path) -> httpx.Response:
             body, headers = {"model": "one", "source": str(source)}, {"authorization": f"Bearer {KEY}"}
@@ -267,4 +256,3 @@ async def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(
         ]
         assert models.default.artifact.digest in digests
         assert [(await swap(folders[NEW])).json()["swapped"] for _ in range(2)] == [True, False]
-    await models.close()

@@ -40,9 +40,9 @@ def service(settings: dict[str, str]) -> Iterator[Service]:
         yield process
 
 
-def test_ready_says_that_all_workers_serve(settings: dict[str, str]) -> None:
-    with Service(settings) as process:  # /ready was 200
-        assert {process.post("/embed", {"inputs": "a"}).status_code for _ in range(8)} == {200}
+def test_ready_says_that_all_workers_serve(service: Service) -> None:
+    """The first of the tests that use the service: /ready has just been 200."""
+    assert {service.post("/embed", {"inputs": "a"}).status_code for _ in range(8)} == {200}
 
 
 def test_concurrent_requests_get_the_answers_of_one_process(service: Service, server: httpx.Client) -> None:
