@@ -102,17 +102,21 @@ class InProcessModel(OnlyModel):
         return self.why_not_ready
 
 
+def client_of(app: Any) -> httpx.AsyncClient:
+    """Of an application, on the event loop of the test."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
 class InProcessClient:
     """Sends requests to the application, each on an event loop of its own."""
 
     def __init__(self, model: InProcessModel) -> None:
         self.backend = model
         self.app: Any = create_app(model)  # type: ignore[arg-type]  # models have more members
-        self.transport = httpx.ASGITransport(self.app)
 
     def send(self, method: str, path: str, **more: Any) -> httpx.Response:
         async def story() -> httpx.Response:
-            async with httpx.AsyncClient(transport=self.transport, base_url="http://test") as client:
+            async with client_of(self.app) as client:
                 return await client.request(method, path, **more)
 
         return asyncio.run(story())

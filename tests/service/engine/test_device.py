@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-import httpx
 import numpy as np
 import onnxruntime
 import pytest
@@ -31,7 +30,8 @@ from tests.export.goldens import changed
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
 from tests.service.engine.runners import PER_CORE, open_runner
-from tests.service.fakes import on_loop
+from tests.service.fakes import on_loop, opened
+from tests.service.in_process import client_of
 from tests.serving import fail_to_serve, running
 
 BERT = GOLDEN / "bert"
@@ -280,15 +280,14 @@ def test_a_trial_that_crashes_or_hangs_counts_as_failed(
 @on_loop
 async def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
     settings = Settings(model=str(folder), token_budget=64, threads=1)
-    backend = Backend(read_artifact(folder, "cuda"), settings, Metrics())
-    await backend.open()
-    transport = httpx.ASGITransport(create_app(Models([backend])))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with (
+        opened(Backend(read_artifact(folder, "cuda"), settings, Metrics())) as backend,
+        client_of(create_app(Models([backend]))) as client,
+    ):
         info = (await client.get("/info")).json()
         assert (info["device"], info["execution_provider"]) == ("cuda", "CUDA")
         assert (info["cuda_attention"], info["degraded"]) == ("plain", None)
         assert (await client.post("/embed", json={"inputs": "the cat"})).status_code == 200
-    await backend.close()
 
 
 @on_loop
@@ -303,12 +302,11 @@ async def test_a_cpu_instead_of_the_gpu_is_told_as_degraded(
             device.find_artifacts([Settings(model=str(bert_artifact))])
     assert caplog.messages == ["DEGRADED: serving on the CPU, because the GPU cannot be used: no kernel"]
     settings = Settings(model=str(bert_artifact), token_budget=64, threads=1)
-    backend = Backend(cpu, settings, Metrics(), degraded="no kernel")
-    await backend.open()
-    transport = httpx.ASGITransport(create_app(Models([backend])))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with (
+        opened(Backend(cpu, settings, Metrics(), degraded="no kernel")) as backend,
+        client_of(create_app(Models([backend]))) as client,
+    ):
         assert (await client.get("/ready")).json() == {"status": "ready", "degraded": "no kernel"}
         info = (await client.get("/info")).json()
         assert (info["cuda_attention"], info["degraded"]) == (None, "no kernel")
         assert "bert_degraded 1.0" in (await client.get("/metrics")).text
-    await backend.close()

@@ -25,6 +25,7 @@ from packbert.service.tasks.flow import answer_request
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants
 from tests.service.fakes import on_loop, opened
+from tests.service.in_process import client_of
 from tests.service.test_metrics import render_metrics, values_of
 
 OLD, NEW = "bert", "bert-labels"
@@ -240,10 +241,7 @@ async def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(
     folders: Mapping[str, Path], tmp_path: Path
 ) -> None:
     sources, _ = variants(folders[OLD], tmp_path)
-    async with (
-        opened(served(folders, BERT_ADMIN_KEY=KEY)) as models,
-        httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://test") as client,
-    ):
+    async with opened(served(folders, BERT_ADMIN_KEY=KEY)) as models, client_of(create_app(models)) as client:
 
         async def swap(source: Path) -> httpx.Response:
             body, headers = {"model": "one", "source": str(source)}, {"authorization": f"Bearer {KEY}"}

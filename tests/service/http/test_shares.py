@@ -23,6 +23,8 @@ from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.flow import TaskResult
 from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
+from tests.service.fakes import opened
+from tests.service.in_process import client_of
 from tests.service.polling import sum_of, until
 from tests.serving import REPLY_SECONDS
 
@@ -113,15 +115,13 @@ def test_an_unexpected_failure_of_the_other_model_is_logged(
         raise RuntimeError("of no known kind")
 
     async def story() -> None:
-        models = served({"bert": old}, BERT_MODELS=str(file))
-        await models.open()
-        models.group["two"].current.answering = break_down  # type: ignore[method-assign]
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://x") as client:
+        stated = served({"bert": old}, BERT_MODELS=str(file))
+        async with opened(stated) as models, client_of(create_app(models)) as client:
+            models.group["two"].current.answering = break_down  # type: ignore[method-assign]
             answer = await client.post("/embed", json={"inputs": TEXTS})
             metrics = (await client.get("/metrics")).text
         assert answer.status_code == 200
         assert sum_of(metrics, 'bert_shared_requests_total{model="two",outcome="left"}') == 1
-        await models.close()
 
     asyncio.run(story())
     assert "a request could not be answered by two" in caplog.messages
@@ -180,9 +180,8 @@ def test_each_route_is_compared_by_what_the_model_computed(
     (file := tmp_path / "models.yaml").write_text(f"one: {folder}\ntwo: {{model: {folder}, of: one, shadow: 1}}\n")
 
     async def story() -> None:
-        models = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
-        await models.open()
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://x") as client:
+        stated = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
+        async with opened(stated) as models, client_of(create_app(models)) as client:
 
             async def counts() -> list[float]:
                 metrics = (await client.get("/metrics")).text
@@ -200,7 +199,6 @@ def test_each_route_is_compared_by_what_the_model_computed(
                 assert models.group["two"].repeating is not None
                 await models.group["two"].repeating
                 found[path] = [round(now - then, 3) for now, then in zip(await counts(), before, strict=True)]
-        await models.close()
 
     asyncio.run(story())
     assert found == {path: [cosines, cosines, firsts, 0] for path, (_, cosines, firsts) in asked.items()}

@@ -21,6 +21,7 @@ from packbert.service.library.engine import NOT_OPEN
 from packbert.service.model_cache import ModelError
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
+from tests.service.in_process import client_of
 from tests.service.polling import until
 from tests.serving import REPLY_SECONDS
 
@@ -285,8 +286,7 @@ def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client
 
     async def story() -> None:
         async with Engine.from_model(bert_artifact, max_inputs=100) as engine:
-            transport = httpx.ASGITransport(make_app(engine))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with client_of(make_app(engine)) as client:
                 found = [await client.post(route, json=body, headers=own_id) for route, body in requests]
                 assert (await client.get("/ready")).json() == {"status": "ready"}
                 assert (await client.get("/info")).json()["model_id"] == "bert"
@@ -302,20 +302,18 @@ def test_the_application_takes_the_keys_of_a_file_also_after_it_changed(bert_art
     (file := tmp_path / "keys").write_text("a key of the file\n")
 
     async def story() -> None:
-        async with Engine.from_model(bert_artifact, api_key_file=file) as engine:
-            transport = httpx.ASGITransport(make_app(engine))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with Engine.from_model(bert_artifact, api_key_file=file) as engine, client_of(make_app(engine)) as client:
 
-                async def status(key: str) -> int:
-                    headers = {"authorization": f"Bearer {key}"}
-                    return (await client.post("/embed", json={"inputs": TEXTS}, headers=headers)).status_code
+            async def status(key: str) -> int:
+                headers = {"authorization": f"Bearer {key}"}
+                return (await client.post("/embed", json={"inputs": TEXTS}, headers=headers)).status_code
 
-                assert [await status(key) for key in ("a key of the file", "another")] == [200, 401]
-                file.write_text("another key, which is longer\n")
-                async with asyncio.timeout(REPLY_SECONDS):
-                    while await status("a key of the file") == 200:  # noqa: ASYNC110 - a thread reads the file
-                        await asyncio.sleep(0.01)
-                assert await status("another key, which is longer") == 200
+            assert [await status(key) for key in ("a key of the file", "another")] == [200, 401]
+            file.write_text("another key, which is longer\n")
+            async with asyncio.timeout(REPLY_SECONDS):
+                while await status("a key of the file") == 200:  # noqa: ASYNC110 - a thread reads the file
+                    await asyncio.sleep(0.01)
+            assert await status("another key, which is longer") == 200
 
     asyncio.run(story())
 
@@ -349,12 +347,13 @@ def test_the_application_of_several_models_has_the_paths_of_each(
     bert_artifact: Path, exported: Callable[..., Artifact]
 ) -> None:
     async def story() -> None:
-        async with Engine.from_models({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own:
-            transport = httpx.ASGITransport(make_app(own))
-            async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-                for name in ("first", "second"):
-                    answer = await client.post(f"/models/{name}/embed", json={"inputs": TEXTS})
-                    assert answer.json() == as_json(await own.embed(TEXTS, model=name))
+        async with (
+            Engine.from_models({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own,
+            client_of(make_app(own)) as client,
+        ):
+            for name in ("first", "second"):
+                answer = await client.post(f"/models/{name}/embed", json={"inputs": TEXTS})
+                assert answer.json() == as_json(await own.embed(TEXTS, model=name))
 
     asyncio.run(story())
 
