@@ -1,8 +1,8 @@
 """More models than BERT_MEMORY_LIMIT holds: they are loaded on demand, and the least recently used one is put out."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +118,14 @@ def test_clients_of_all_models_at_once_all_get_the_right_answer(service: httpx.C
     faults: list[tuple[str, int, str]] = []
 
     def ask(first: int) -> None:
-        with httpx.Client(base_url=service.base_url, timeout=REPLY_SECONDS) as client:
-            for number in range(first, first + 12):
-                name = NAMES[number % 3]
-                answer = client.post("/embed", json={"inputs": TEXTS, "model": name})
-                if answer.status_code != 200 or answer.json() != alone[name]:
-                    faults.append((name, answer.status_code, answer.text[:200]))
+        for number in range(first, first + 12):
+            name = NAMES[number % 3]
+            answer = service.post("/embed", json={"inputs": TEXTS, "model": name})
+            if answer.status_code != 200 or answer.json() != alone[name]:
+                faults.append((name, answer.status_code, answer.text[:200]))
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
     assert faults == []
     assert len(in_memory(service)) <= 2
 

@@ -22,7 +22,7 @@ from packbert.service.http.app import TASKS
 from packbert.service.http.validation import example_of
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants, with_reversed_golden
-from tests.service.polling import until
+from tests.service.polling import repeated, until
 from tests.service.workers.service_processes import Service
 from tests.serving import REPLY_SECONDS, running
 
@@ -42,8 +42,8 @@ def folders(exported: Callable[..., Artifact]) -> dict[str, Path]:
 @contextmanager
 def serving(models: str, **more: str) -> Iterator[tuple[ServiceProcess, httpx.Client]]:
     settings = OWN | {"BERT_MODELS": models, "BERT_ADMIN_KEY": KEY} | more
-    with running(settings) as (process, client):
-        yield process, client
+    with running(settings) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -309,30 +309,21 @@ def test_every_answer_under_swaps_is_wholly_one_models(
     workers: httpx.Client, folders: dict[str, Path], alone: dict[str, Any]
 ) -> None:
     digests = {open_artifact(folder).digest: name for name, folder in folders.items()}
-    stop, faults, seen = threading.Event(), [], set()
+    faults, seen = [], set()
 
     def ask() -> None:
-        with httpx.Client(base_url=workers.base_url, timeout=REPLY_SECONDS) as client:
-            while not stop.is_set():
-                answer = client.post("/models/second/embed", json={"inputs": TEXTS})
-                name = digests.get(answer.headers.get("x-model-digest", ""), "none")
-                seen.add(name)
-                if answer.status_code != 200 or answer.json() != alone[name]:
-                    faults.append((answer.status_code, name, answer.text[:200]))
+        answer = workers.post("/models/second/embed", json={"inputs": TEXTS})
+        name = digests.get(answer.headers.get("x-model-digest", ""), "none")
+        seen.add(name)
+        if answer.status_code != 200 or answer.json() != alone[name]:
+            faults.append((answer.status_code, name, answer.text[:200]))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    with repeated(ask):
         for number in range(8):
             source = folders[NAMES[number % 2]]
             answer = workers.post("/admin/models", json={"model": "second", "source": str(source)}, headers=ADMIN)
             digest = open_artifact(source).digest
             assert answer.json() == {"model": "second", "digest": digest, "swapped": True}, answer.text
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert faults == []
     assert seen == {*NAMES}
     for _ in range(8):  # over new connections, so that any worker answers: all have followed

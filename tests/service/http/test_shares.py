@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
 from tests.service.fakes import opened
 from tests.service.in_process import client_of
-from tests.service.polling import sum_of, until
+from tests.service.polling import repeated, sum_of, until
 from tests.serving import REPLY_SECONDS
 
 TEXTS = ["my dog is hairy", "it rains"]
@@ -280,21 +279,8 @@ def test_a_shadow_that_fails_is_counted_and_changes_no_answer(start: Start, old:
 
 def test_a_shadow_is_dropped_while_another_request_is_answered(start: Start, old: Path) -> None:
     service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n")
-    stop = threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            post(service, "/embed", inputs=TEXTS * 20)
-
-    clients = [threading.Thread(target=ask) for _ in range(4)]
-    for client in clients:
-        client.start()
-    try:
+    with repeated(lambda: post(service, "/embed", inputs=TEXTS * 20)):
         until(lambda: scrape(service, outcome("dropped")) > 0)
-    finally:
-        stop.set()
-        for client in clients:
-            client.join()
 
 
 def test_a_signal_changes_the_shares_and_the_model_of_every_process(start: Start, old: Path, new: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, local
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 
 from benchmarks.harness.process import ServiceProcess
-from tests.service.polling import sum_of, until
+from tests.service.polling import repeated, sum_of, until
 
 WORKERS = 2
 PAUSE_SECONDS = 0.01  # of a client between two requests: without it, most of the load is that of the clients
@@ -101,29 +100,22 @@ def is_ready(service: Service) -> bool:
 @contextmanager
 def load(service: Service, clients: int = 6) -> Iterator[tuple[Counter[int | str], list[httpx.Response]]]:
     """Clients that send single texts, each over a new connection; counts of the outcomes, and all responses but 200."""
-    stop, ends, others = Event(), Counter[int | str](), list[httpx.Response]()
+    ends, others = Counter[int | str](), list[httpx.Response]()
 
     def call() -> None:
-        while not stop.is_set():
-            try:
-                answer = service.post("/embed", {"inputs": "the cat"})
-            except httpx.TransportError as error:
-                ends[type(error).__name__] += 1
-                continue
-            ends[answer.status_code] += 1
-            if answer.status_code != 200:
-                others.append(answer)
-            stop.wait(PAUSE_SECONDS)
-
-    with ThreadPoolExecutor(clients) as pool:
-        calls = [pool.submit(call) for _ in range(clients)]
-        until(lambda: ends[200] >= 2 * clients)
         try:
-            yield ends, others
-        finally:
-            stop.set()
-    for one in calls:
-        one.result()
+            answer = service.post("/embed", {"inputs": "the cat"})
+        except httpx.TransportError as error:
+            ends[type(error).__name__] += 1
+            return
+        ends[answer.status_code] += 1
+        if answer.status_code != 200:
+            others.append(answer)
+        Event().wait(PAUSE_SECONDS)
+
+    with repeated(call, clients):
+        until(lambda: ends[200] >= 2 * clients)
+        yield ends, others
 
 
 def comparable(answer: httpx.Response) -> tuple[int, bytes, dict[str, str]]:
