@@ -159,13 +159,13 @@ class Traced:
         self.backend = InProcessModel(open_artifact(artifact), settings, tasks)
         self.backend.tracing = Tracing()
         self._client = InProcessClient(self.backend)
-        self._client.transport = httpx.ASGITransport(self.serve)
+        self._app, self._client.app = self._client.app, self.serve
         self.connection = ClientConnection()
 
     async def serve(self, scope: Any, receive: Any, send: Any) -> None:
         """As a server does, of whose connection an endpoint knows."""
         scope["state"] = {CONNECTION_KEY: self.connection}
-        await self._client.app(scope, receive, send)
+        await self._app(scope, receive, send)
 
     def embed(self, traceparent: str = "", body: object = BODY, **more: str) -> httpx.Response:
         headers = {"authorization": "Bearer topsecret", "traceparent": traceparent} | more
