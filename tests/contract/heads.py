@@ -478,7 +478,7 @@ PROMPTS = [
     *on("/embed_sparse", ("a prompt by name", {"inputs": "a", "prompt_name": "title"})),
     get("/info", compared="keys"),
 ]
-OTHER_DEFAULTS = [  # BERT_POOLING=mean, BERT_NORMALIZE=true, BERT_TRUNCATE=true, BERT_ROOT_TASK=nsp
+OTHER_DEFAULTS = [  # BERT_POOLING=mean, BERT_NORMALIZE=true, BERT_TRUNCATE=true, BERT_ROOT_TASK=nsp, BERT_PAGE=false
     *on(
         "/embed",
         ("the defaults", {"inputs": "the cat", "dimensions": 4}),
@@ -489,4 +489,6 @@ OTHER_DEFAULTS = [  # BERT_POOLING=mean, BERT_NORMALIZE=true, BERT_TRUNCATE=true
     *on("/fill-mask", ("too long", {"inputs": "[MASK] " + LONG, "top_k": 1})),
     *on("/", ("a pair", {"inputs": ["a", "b"]}), ("a text", {"inputs": "a"})),
     *on("/embed", ("the queue is too slow", {"inputs": "a"}, {"x-request-timeout-ms": "60000"})),
+    get("/", "as a browser", accept="text/html"),
+    get("/page/main.js"),
 ]

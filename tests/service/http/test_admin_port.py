@@ -73,8 +73,9 @@ def test_the_documentation_has_all_routes_and_no_form_to_send_them(app: Any) -> 
     assert '"supportedSubmitMethods": []' in get(app, f"{ADMIN}/docs").text
 
 
-def test_a_browser_is_not_sent_to_documentation_that_is_not_there(app: Any) -> None:
+def test_a_browser_gets_no_page_and_is_sent_to_no_documentation(app: Any) -> None:
     assert get(app, PUBLIC, headers={"accept": "text/html"}).json() == {"status": "ok"}
+    assert get(app, f"{PUBLIC}/page/main.js").status_code == 404
 
 
 @pytest.mark.parametrize("workers", [1, 2])
