@@ -53,12 +53,6 @@ def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:
     assert ask(server, "/fill-mask", **many, targets=["cat", "dog"])  # two candidates for each
 
 
-@pytest.mark.parametrize("value", ["-5", "1.5", "9" * 5000])
-def test_a_timeout_that_is_not_a_number_of_milliseconds_gets_422(server: httpx.Client, value: str) -> None:
-    refused = server.post("/embed", json={"inputs": "a"}, headers={"x-request-timeout-ms": value})
-    assert (refused.status_code, refused.json()["code"]) == (422, "timeout")
-
-
 def test_info_describes_the_running_model(server: httpx.Client) -> None:
     info = server.get("/info").json()
     assert info["execution_provider"] == "CPU"
@@ -72,11 +66,9 @@ def test_info_describes_the_running_model(server: httpx.Client) -> None:
     assert info["measured"]["batch_invariant"] is True
 
 
-def test_health_ready_and_docs_respond(server: httpx.Client) -> None:
-    assert server.get("/health").json() == {"status": "ok"}
-    assert server.get("/ready").json() == {"status": "ready"}
+def test_the_documentation_works_without_the_internet(server: httpx.Client) -> None:
     page = server.get("/docs").text
-    assert "http://" not in page  # works without the internet
+    assert "http://" not in page
     assert "https://" not in page
     script = re.search(r'src="(/[^"]+\.js)"', page)
     assert script is not None
