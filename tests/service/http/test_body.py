@@ -19,6 +19,7 @@ from packbert.service.http.body import BodyLimits, decode, on_thread, parse
 from packbert.service.settings import Settings
 from packbert.service.tasks import inputs as schemas
 from packbert.service.tasks import predict as label_schemas
+from tests.service.fakes import on_loop
 
 SETTINGS = Settings.model_validate({"model": "."})
 LIMITS = BodyLimits.of(SETTINGS)
@@ -142,19 +143,16 @@ def test_steps_of_bodies_are_off_the_event_loop() -> None:
     assert asyncio.run(on_thread(lambda: threading.current_thread().name)).startswith("body-parser")
 
 
-def test_the_steps_of_a_request_that_has_ended_are_dropped() -> None:
+@on_loop
+async def test_the_steps_of_a_request_that_has_ended_are_dropped() -> None:
     steps: list[str] = []
-
-    async def story() -> None:
-        free = threading.Event()
-        running = asyncio.create_task(on_thread(free.wait))
-        waiting = asyncio.create_task(on_thread(lambda: steps.append("of the request that has ended")))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.sleep(0)
-        free.set()
-        await running
-        await on_thread(lambda: steps.append("of another"))
-
-    asyncio.run(story())
+    free = threading.Event()
+    running = asyncio.create_task(on_thread(free.wait))
+    waiting = asyncio.create_task(on_thread(lambda: steps.append("of the request that has ended")))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    free.set()
+    await running
+    await on_thread(lambda: steps.append("of another"))
     assert steps == ["of another"]

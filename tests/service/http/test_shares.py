@@ -22,7 +22,7 @@ from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.flow import TaskResult
 from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
-from tests.service.fakes import opened
+from tests.service.fakes import on_loop, opened
 from tests.service.in_process import client_of
 from tests.service.polling import repeated, sum_of, until
 from tests.serving import REPLY_SECONDS
@@ -166,7 +166,8 @@ def test_an_unexpected_failure_of_the_other_model_is_logged(
         ),
     ],
 )
-def test_each_route_is_compared_by_what_the_model_computed(
+@on_loop
+async def test_each_route_is_compared_by_what_the_model_computed(
     exported: Callable[..., Artifact],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -177,29 +178,23 @@ def test_each_route_is_compared_by_what_the_model_computed(
     monkeypatch.setattr(shares, "PATIENCE_SECONDS", 60.0)
     folder, found = exported(checkpoint).root, {}
     (file := tmp_path / "models.yaml").write_text(f"one: {folder}\ntwo: {{model: {folder}, of: one, shadow: 1}}\n")
+    stated = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
+    async with opened(stated) as models, client_of(create_app(models)) as client:
 
-    async def story() -> None:
-        stated = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
-        async with opened(stated) as models, client_of(create_app(models)) as client:
+        async def counts() -> list[float]:
+            metrics = (await client.get("/metrics")).text
+            cosine = [f'bert_shadow_cosine_{one}{{model="two"}}' for one in ("count", "sum")]
+            firsts = [f'bert_shadow_first_candidates_total{{agrees="{one}",model="two"}}' for one in ("true", "false")]
+            return [sum_of(metrics, series) for series in (*cosine, *firsts)]
 
-            async def counts() -> list[float]:
-                metrics = (await client.get("/metrics")).text
-                cosine = [f'bert_shadow_cosine_{one}{{model="two"}}' for one in ("count", "sum")]
-                firsts = [
-                    f'bert_shadow_first_candidates_total{{agrees="{one}",model="two"}}' for one in ("true", "false")
-                ]
-                return [sum_of(metrics, series) for series in (*cosine, *firsts)]
-
-            for path, (body, _, _) in asked.items():
-                before = await counts()
-                answer = await asyncio.create_task(client.post(path, json=body))  # the request ends with its task
-                assert answer.status_code == 200, answer.text
-                await asyncio.sleep(0)
-                assert models.group["two"].repeating is not None
-                await models.group["two"].repeating
-                found[path] = [round(now - then, 3) for now, then in zip(await counts(), before, strict=True)]
-
-    asyncio.run(story())
+        for path, (body, _, _) in asked.items():
+            before = await counts()
+            answer = await asyncio.create_task(client.post(path, json=body))  # the request ends with its task
+            assert answer.status_code == 200, answer.text
+            await asyncio.sleep(0)
+            assert models.group["two"].repeating is not None
+            await models.group["two"].repeating
+            found[path] = [round(now - then, 3) for now, then in zip(await counts(), before, strict=True)]
     assert found == {path: [cosines, cosines, firsts, 0] for path, (_, cosines, firsts) in asked.items()}
 
 
