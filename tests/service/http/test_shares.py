@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -50,13 +51,14 @@ class Start(Protocol):
     def __call__(self, content: str) -> tuple[ServiceProcess, Path]: ...
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a service of this file of models."""
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts a service of this file of models, one for all tests that have the same."""
     with ExitStack() as stack:
 
+        @cache
         def started(content: str) -> tuple[ServiceProcess, Path]:
-            (file := tmp_path / "models.yaml").write_text(content)
+            (file := tmp_path_factory.mktemp("models") / "models.yaml").write_text(content)
             settings = OWN | {"BERT_MODELS": str(file)}
             return stack.enter_context(ServiceProcess(settings)), file
 
@@ -274,8 +276,9 @@ def test_a_shadow_that_fails_is_counted_and_changes_no_answer(start: Start, old:
 
 def test_a_shadow_is_dropped_while_another_request_is_answered(start: Start, old: Path) -> None:
     service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n")
+    before = scrape(service, outcome("dropped"))
     with repeated(lambda: post(service, "/embed", inputs=TEXTS * 20)):
-        until(lambda: scrape(service, outcome("dropped")) > 0)
+        until(lambda: scrape(service, outcome("dropped")) > before)
 
 
 def test_a_signal_changes_the_shares_and_the_model_of_every_process(start: Start, old: Path, new: Path) -> None:
