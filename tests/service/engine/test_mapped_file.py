@@ -13,17 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import sha256
 from packbert.service.artifact import open_artifact
 from packbert.service.engine import mapped_file, runner, session
 from packbert.service.engine.calibration import golden_tokens
 from packbert.service.engine.mapped_file import detach_from, mappings_of
 from packbert.service.errors import DeviceError, InferenceFailed
+from tests.serving import running
 
 PAGE = mmap.PAGESIZE
 
@@ -104,9 +103,8 @@ def own_artifact(bert_artifact: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
 
 
-def service(artifact: Path, **more: str) -> ServiceProcess:
-    settings = {"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "64"}
-    return ServiceProcess(settings | more)
+def settings_for(artifact: Path, **more: str) -> dict[str, str]:
+    return {"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "64"} | more
 
 
 @contextmanager
@@ -129,10 +127,7 @@ def overwrite(weights: Path) -> None:
 
 @pytest.mark.parametrize("change", ["overwritten", "truncated"])
 def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(own_artifact: Path, change: str) -> None:
-    with (
-        service(own_artifact) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-    ):
+    with running(settings_for(own_artifact)) as (_, client):
         before = client.post("/embed", json=TEXT).content
         if change == "overwritten":
             overwrite(own_artifact / "cpu" / "model.onnx.data")
@@ -144,10 +139,7 @@ def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(ow
 
 
 def test_wrong_answers_from_a_shared_file_are_503_after_a_check(own_artifact: Path, tmp_path: Path) -> None:
-    with (
-        service(own_artifact, BERT_WORKERS="2", BERT_CACHE=str(tmp_path / "cache")) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-    ):
+    with running(settings_for(own_artifact, BERT_WORKERS="2", BERT_CACHE=str(tmp_path / "cache"))) as (_, client):
         assert client.post("/embed", json=TEXT).status_code == 200
         (weights,) = (tmp_path / "cache").glob(f"packed/*/{mapped_file.PACKED}/model.onnx.data")
         overwrite(weights)

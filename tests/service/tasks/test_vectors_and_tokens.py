@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,7 @@ def test_vectors_of_tokens_and_sparse_vectors_are_those_of_transformers(
 def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(activation: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     for source in (GOLDEN / "bert", GOLDEN / "splade" / activation):
-        for file in (file for file in source.rglob("*") if file.is_file()):
-            target = checkpoint / file.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
+        shutil.copytree(source, checkpoint, dirs_exist_ok=True)
     cases = json.loads((checkpoint / "answers.json").read_text("utf-8"))
     manifest = export(checkpoint, tmp_path / "artifact")
     assert "sparse" in manifest.heads
