@@ -58,8 +58,8 @@ def answers(name: str) -> Any:
     return json.loads((file if file.exists() else GOLDEN / name / "answers.json").read_text("utf-8"))
 
 
-def changed(name: str, folder: Path, *, without: Sequence[str] = (), **config: object) -> Path:
-    """A copy of a golden checkpoint with other values in its config.json."""
+def changed(name: str, folder: Path, without: Sequence[str] = (), /, **config: object) -> Path:
+    """A copy of a golden checkpoint without some keys and with other values in its config.json."""
     shutil.copytree(GOLDEN / name, folder)
     stated = json.loads((folder / "config.json").read_text("utf-8"))
     kept = {key: value for key, value in stated.items() if key not in without}

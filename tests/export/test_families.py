@@ -235,6 +235,6 @@ def test_only_a_checkpoint_with_such_a_head_has_its_output(exported: Callable) -
 def test_a_multiple_choice_head_that_does_not_read_cls_is_refused(
     family: str, stated: dict[str, str], read: str, tmp_path: Path
 ) -> None:
-    source = changed(f"{family}-choices", tmp_path / "checkpoint", without=["summary_type"], **stated)
+    source = changed(f"{family}-choices", tmp_path / "checkpoint", ["summary_type"], **stated)
     with pytest.raises(ExportError, match=f"sets summary_type to '{read}'; of a multiple-choice head only 'first' is"):
         export(source, tmp_path / "artifact")

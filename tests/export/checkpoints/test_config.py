@@ -146,7 +146,7 @@ def test_head_says_what_a_classifier_without_architectures_classifies(
     name: str, head: str, rows: int, tmp_path: Path
 ) -> None:
     labels = ("id2label", "label2id")
-    source = changed(name, tmp_path / "checkpoint", without=labels, architectures=["BertModel"])
+    source = changed(name, tmp_path / "checkpoint", labels, architectures=["BertModel"])
     with pytest.raises(ExportError, match="--head labels or --head tags"):
         export(source, tmp_path / "artifact")
     manifest = export(source, tmp_path / "artifact", head=head)
