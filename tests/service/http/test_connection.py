@@ -341,7 +341,10 @@ async def test_time_in_the_queue_does_not_count_as_time_to_arrive(connection: Cl
 
 
 IN_CHUNKS = CHUNKED.partition(b"2\r\n")[0]
-LONG_HEADS = {"url": b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n", "header": b"GET / HTTP/1.1\r\nx: " + b"a" * 2000}
+LONG_HEADS = {
+    "url": b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n",
+    "header": b"GET / HTTP/1.1\r\nx: " + b"a" * 2000 + b"\r\n\r\n",
+}
 TOO_LARGE = {
     **{f"{name} by {size}": cut(head, size) for name, head in LONG_HEADS.items() for size in (9, 300, 9999)},
     "sum of headers": [b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n"],
