@@ -1,19 +1,17 @@
 """What tests share: checkpoints exported once per session, and one real server process on the golden BERT."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 import hypothesis
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact import cpu
 from packbert.model_export.artifact.manifest import MANIFEST, Manifest
 from packbert.model_export.export import export
@@ -21,20 +19,12 @@ from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.export.kept import alone, digest, folder_of_this_exporter
 from tests.paths import GOLDEN, SAMPLE
+from tests.serving import running
 
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")  # a busy one is slow, which is no fault
-
-REPLY_SECONDS = 60  # the default of 5 passes where more processes run than there are cores
-
-
-@pytest.fixture(scope="session")
-def bert_answers() -> dict[str, Any]:
-    """What transformers answered for the golden BERT."""
-    content: dict[str, Any] = json.loads((GOLDEN / "bert" / "answers.json").read_text("utf-8"))
-    return content
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +71,7 @@ def serve() -> Iterator[Serve]:
 
         @cache
         def started(artifact: Path, settings: frozenset[tuple[str, str]]) -> httpx.Client:
-            process = stack.enter_context(ServiceProcess({"BERT_MODEL": str(artifact)} | dict(settings)))
-            return stack.enter_context(httpx.Client(base_url=process.url, timeout=REPLY_SECONDS))
+            return stack.enter_context(running({"BERT_MODEL": str(artifact)} | dict(settings)))[1]
 
         yield lambda artifact, **settings: started(artifact, frozenset(({"BERT_MAX_INPUTS": "100"} | settings).items()))
 

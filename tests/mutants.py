@@ -3,7 +3,8 @@
     python -m tests.mutants PATH ... [--count 20] [--seed 0]
 
 The places are a random sample over the files and folders named; the seed repeats it. The tests of a module are the
-files of tests that name it or import it, each until its first failure. The exit code is 1 if a mutant survives.
+files of tests that name it or import it, and for a module of service/ the recorded answers of tests/contract, until
+the first failure. The exit code is 1 if a mutant survives.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from tests.paths import ROOT
 
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "artifacts", "build", "*.egg-info", "docs", "deploy")
+ANSWERS = ROOT / "tests/contract/test_answers.py"
 TIMEOUT_SECONDS = 900  # a mutant that hangs is killed
 OTHER: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
@@ -78,13 +80,14 @@ def apply(source: str, mutant: Mutant) -> str:
 
 
 def tests_of(file: str) -> list[str]:
-    """Those with the name of the module, and those that import it."""
+    """Those with the name of the module, those that import it, and last what clients see."""
     module, stem = "packbert." + file.removesuffix(".py").replace("/", "."), Path(file).stem
     package, _, name = module.rpartition(".")
     wanted = (f"from {module} import", f"import {module}", f"from {package} import {name}")
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     own = [one for one in files if stem in one.stem or any(words in one.read_text("utf-8") for words in wanted)]
-    return [str(one.relative_to(ROOT)) for one in own]
+    seen = [ANSWERS] if file.startswith("service/") and ANSWERS not in own else []
+    return [str(one.relative_to(ROOT)) for one in own + seen]
 
 
 def passes(copy: Path, tests: list[str]) -> bool:

@@ -16,12 +16,19 @@ from packbert.model_export.artifact.pooling import MEANS, MODES, PART, PARTS, SH
 from packbert.model_export.artifact.rows import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
 
 SEQUENCE_OUTPUTS = [
-    frozenset({"cls"}),
-    frozenset({"pooler", "pair"}),
-    frozenset({"mean"}),
-    frozenset({"tags"}),
-    frozenset({"top_ids"}),
+    ("cls",),
+    ("pooler", "pair"),
+    ("mean",),
+    ("tags",),
+    ("top_ids",),
+    ("cls", "top_ids"),
+    ("mean", "top_ids"),
 ]
+
+
+def text(length: int, *outputs: str, **more: Any) -> Tokens:
+    ids = np.arange(length, dtype=np.int32)
+    return Tokens(ids=ids, types=ids * 0, outputs=frozenset(outputs), **more)
 
 
 @st.composite
@@ -29,16 +36,10 @@ def sequences(draw: st.DrawFn) -> list[Tokens]:
     result = []
     for number in range(draw(st.integers(1, 12))):
         length = draw(st.integers(1, 300))
-        outputs = draw(
-            st.sampled_from([*SEQUENCE_OUTPUTS, frozenset({"cls", "top_ids"}), frozenset({"mean", "top_ids"})])
-        )
-        masks = (
-            tuple(sorted(draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=3))))
-            if "top_ids" in outputs
-            else ()
-        )
-        ids = np.arange(length, dtype=np.int32) + 1000 * number
-        result.append(Tokens(ids=ids, types=np.zeros(length, np.int32), outputs=outputs, masks=masks))
+        outputs = draw(st.sampled_from(SEQUENCE_OUTPUTS))
+        chosen = draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=3)) if "top_ids" in outputs else ()
+        one = text(length, *outputs, masks=tuple(sorted(chosen)))
+        result.append(replace(one, ids=one.ids + 1000 * number))
     return result
 
 
@@ -59,8 +60,7 @@ def test_sequences_obey_the_placement_rules_and_never_overlap(lengths: list[int]
 
 @given(st.lists(st.integers(1, 2048), min_size=1, max_size=40))
 def test_no_row_has_more_means_than_the_narrowest_block(lengths: list[int]) -> None:
-    zeros = [np.zeros(length, np.int32) for length in lengths]
-    feeds = pack([Tokens(ids=ids, types=ids, outputs=frozenset({"mean"})) for ids in zeros]).feeds
+    feeds = pack([text(length, "mean") for length in lengths]).feeds
     assert 2 <= feeds["mean_weights"].shape[1] <= MEANS
     assert len(set(feeds["mean_back"].tolist())) == len(lengths)
     np.testing.assert_allclose(feeds["mean_weights"].sum(axis=2).reshape(-1)[feeds["mean_back"]], 1, rtol=1e-4)
@@ -206,50 +206,32 @@ def pooled(feeds: Mapping[str, NDArray[Any]], rows: NDArray[Any], mode: str) -> 
 
 @pytest.mark.parametrize(("mode", "count"), [("cls", 1), ("lasttoken", 1), ("max", 40), ("mean", 40)])
 def test_the_last_layer_computes_only_the_tokens_that_a_mode_reads(mode: str, count: int) -> None:
-    ids = np.arange(40, dtype=np.int32)
-    assert (
-        len(pack([Tokens(ids=ids, types=ids, outputs=frozenset({"sentence"}))], modes=[mode]).feeds["chosen"]) == count
-    )
+    assert len(pack([text(40, "sentence")], modes=[mode]).feeds["chosen"]) == count
 
 
 def test_each_target_is_scored_at_each_mask() -> None:
-    ids = np.arange(5, dtype=np.int32)
-    first = Tokens(ids=ids, types=ids * 0, outputs=frozenset({"target_logits"}), masks=(1,), targets=(7,))
-    second = Tokens(ids=ids, types=ids * 0, outputs=frozenset({"target_logits"}), masks=(2, 3), targets=(8, 9))
-    batch = pack([first, second])
+    asked = [((1,), (7,)), ((2, 3), (8, 9))]
+    batch = pack([text(5, "target_logits", masks=masks, targets=targets) for masks, targets in asked])
     assert batch.feeds["target_pairs"].tolist() == [[0, 7], [1, 8], [1, 9], [2, 8], [2, 9]]
     rows = split(batch, {"target_logits": np.arange(5)})
     assert [row["target_logits"].tolist() for row in rows] == [[0], [1, 2, 3, 4]]
 
 
 def test_no_token_is_computed_twice_or_for_padding() -> None:
-    tokens = [
-        Tokens(ids=np.zeros(n, np.int32), types=np.zeros(n, np.int32), outputs=frozenset({"cls"}))
-        for n in (3, 60, 512, 7)
-    ]
-    # the rows of every linear layer: useful / computed is 1.00
-    assert len(pack(tokens).feeds["ids"]) == 3 + 60 + 512 + 7
+    """The rows of every linear layer: useful / computed is 1.00."""
+    assert len(pack([text(n, "cls") for n in (3, 60, 512, 7)]).feeds["ids"]) == 3 + 60 + 512 + 7
 
 
 def test_a_batch_has_the_candidates_of_the_sequence_that_asks_for_most() -> None:
-    ids = np.zeros(4, np.int32)
-    work = [Tokens(ids=ids, types=ids, outputs=frozenset({"top_ids"}), masks=(1,), top_k=k) for k in (2, 7, 3)]
-    assert pack(work).feeds["k"].tolist() == [7]
+    assert pack([text(4, "top_ids", masks=(1,), top_k=k) for k in (2, 7, 3)]).feeds["k"].tolist() == [7]
 
 
 def test_a_prompt_that_the_sentence_vector_leaves_out_counts_in_the_mean() -> None:
-    ids = np.arange(6, dtype=np.int32)
-    feeds = pack([Tokens(ids=ids, types=ids * 0, outputs=frozenset({"mean"}), pooled_from=4)]).feeds
-    assert np.count_nonzero(feeds["mean_weights"]) == 6
+    assert np.count_nonzero(pack([text(6, "mean", pooled_from=4)]).feeds["mean_weights"]) == 6
 
 
 def test_the_rows_of_a_sequence_follow_those_of_the_sequence_before() -> None:
-    ids = np.zeros(5, np.int32)
-    work = [
-        Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"tags", "top_ids"}), masks=(0,), top_k=1)
-        for n in (2, 5, 3)
-    ]
-    spans = pack(work).spans
+    spans = pack([text(n, "tags", "top_ids", masks=(0,), top_k=1) for n in (2, 5, 3)]).spans
     assert spans["token"] == [slice(0, 2), slice(2, 7), slice(7, 10)]
     assert spans["mask"] == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
@@ -257,11 +239,8 @@ def test_the_rows_of_a_sequence_follow_those_of_the_sequence_before() -> None:
 @pytest.mark.parametrize(("layout", "alignment"), [(PACKED_ROWS, 16), (BF16_ROWS, 32)])
 def test_a_sequence_starts_where_its_answer_does_not_depend_on_the_others(layout: str, alignment: int) -> None:
     """The numbers were measured (docs/design/graph.md): smaller ones change answers with the rest of the batch."""
-    ids = np.zeros(300, np.int32)
     lengths = [7, 20, 33, 90, 100, 5, 12, 300]
-    feeds = pack(
-        [Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"tags"})) for n in lengths], layout=layout
-    ).feeds
+    feeds = pack([text(n, "tags") for n in lengths], layout=layout).feeds
     width = feeds["slot_tokens"].shape[1]
     first = np.cumsum([0, *lengths[:-1]])
     starts = feeds["token_slots"][first] % width
@@ -270,8 +249,7 @@ def test_a_sequence_starts_where_its_answer_does_not_depend_on_the_others(layout
 
 
 def test_the_slots_of_a_batch_include_unused_slots_of_its_rows() -> None:
-    ids = np.zeros(40, np.int32)
-    batch = pack([Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"cls"})) for n in (40, 3)])
+    batch = pack([text(n, "cls") for n in (40, 3)])
     assert (batch.tokens, batch.slots) == (43, 2 * 48)
 
 
@@ -306,11 +284,9 @@ def test_a_sequence_that_fits_into_a_used_row_starts_no_new_one() -> None:
 def test_sparse_inputs_make_the_maximum_over_the_tokens_of_each_text(texts: list[tuple[int, bool]]) -> None:
     """With two numbers made of the id of each token in place of its logits, and the steps of the graph in NumPy."""
     random = np.random.default_rng(len(texts))
-    asked = {True: frozenset({"sparse_places", "sparse_logits"}), False: frozenset({"cls"})}
+    outputs_of = {True: ("sparse_places", "sparse_logits"), False: ("cls",)}
     work = [
-        Tokens(
-            ids=random.integers(1, 1000, length, dtype=np.int32), types=np.zeros(length, np.int32), outputs=asked[own]
-        )
+        replace(text(length, *outputs_of[own]), ids=random.integers(1, 1000, length, dtype=np.int32))
         for length, own in texts
     ]
     batch = pack(work)

@@ -19,7 +19,6 @@ from packbert.model_export.artifact.manifest import (
     ManifestError,
     _checksum,
 )
-from packbert.model_export.artifact.rows import Ints
 from packbert.service.artifact import open_artifact, read_artifact
 
 
@@ -56,8 +55,8 @@ def test_a_manifest_that_is_too_large_is_neither_written_nor_read(bert_artifact:
 
 def test_a_batch_has_all_inputs_of_the_graph(bert_artifact: Path) -> None:
     manifest = open_artifact(bert_artifact).manifest
-    ids = (0, 1, 2)
-    tokens = Tokens(ids=_ints(ids), types=_ints((0, 0, 0)), outputs=frozenset({"cls"}))
+    ids = np.arange(3, dtype=np.int32)
+    tokens = Tokens(ids=ids, types=ids * 0, outputs=frozenset({"cls"}))
     feeds = pack([tokens]).feeds
     assert set(manifest.inputs) <= set(feeds)
     for name, tensor in manifest.inputs.items():
@@ -130,7 +129,3 @@ def test_a_manifest_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cpu" / MANIFEST).write_text("[" * 100_000, "utf-8")
     with pytest.raises(ManifestError, match="cannot be read"):
         open_artifact(tmp_path)
-
-
-def _ints(values: tuple[int, ...]) -> Ints:
-    return np.array(values, np.int32)

@@ -16,7 +16,7 @@ TOLERANCE = 1e-4  # absolute and relative: float32 on AVX2, AVX512 and AMX diffe
 DIGITS = 6  # that answers.jsonl has of a float
 MASKS = (  # what differs from one answer to the next, in the same number of bytes
     (re.compile(rb'"created":\d+'), b'"created":0'),
-    (re.compile(rb'"id":"(rerank|score|classify|pooling)-[0-9a-f]{16}"'), rb'"id":"\1-*"'),
+    (re.compile(rb'"id":"(rerank|score|classify|pooling|embed)-[0-9a-f]{16}"'), rb'"id":"\1-*"'),
     (re.compile(rb'"total_duration":[0-9]+'), b'"total_duration":0'),
     (re.compile(rb'"request_id":"[0-9a-f]{16}"'), b'"request_id":"*"'),
     (re.compile(rb"dur=[0-9.]+"), b"dur=*"),

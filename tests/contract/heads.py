@@ -1,4 +1,4 @@
-"""Requests to the heads that the bundled model lacks, on the golden checkpoints: small, with weights of no meaning."""
+"""Requests to the golden checkpoints: heads that the bundled model lacks, and what clients of other servers send."""
 
 from typing import Any
 
@@ -11,6 +11,21 @@ CONTEXT = "The cat sat on the mat in Paris, and it was warm. Unaffable dogs walk
 ASKED = {"question": "Where did the cat sit?", "context": CONTEXT}
 CHOICES = {"prompt": "The cat sat on", "choices": ["the mat.", "the river.", "London."]}
 TWO_LABELS = ["tea", "the river"]
+FOUR = {"dimensions": 4}
+IDS = {"tokenizer": "bert"}
+OF_OTHERS = ("truncate_prompt_tokens", 5), ("add_special_tokens", False), ("embed_dtype", "int8"), ("softmax", True)
+OTHER_VALUES = (
+    *(("modality", "image"), ("output_dtype", "int8"), ("embed_dtype", "float16"), ("endianness", "big")),
+    *(("dimension", 8), ("embedding_type", "ubinary")),
+)
+DIFFERENT: tuple[dict[str, Any], ...] = (
+    {"dimensions": 2, "output_dimension": 3},
+    {"normalize": True, "normalized": False},
+    {"encoding_format": "float", "embedding_type": "base64"},
+    {"truncate": False, "truncation": True},
+    {"truncate": False, "truncate_prompt_tokens": -1},
+    {"truncation_direction": "right", "truncation_side": "left"},
+)
 
 
 def tensors(*names: str, **more: Any) -> dict[str, Any]:
@@ -56,6 +71,112 @@ BASE = [  # an encoder with all of BERT's own heads
     *on("/rerank", ("by cosine", {"query": THE_CAT, "texts": ["a dog", PEKING, THE_CAT], "return_text": True})),
     *on("/v1/rerank", ("by cosine", {"query": THE_CAT, "documents": ["a dog", {"text": PEKING}], "top_n": 1})),
     *on("/", ("a query", {"query": THE_CAT, "texts": ["a dog"]})),
+    *on(
+        "/embed",
+        ("options", {"inputs": "a", "options": {"wait_for_model": True, "use_cache": False}} | FOUR),
+        ("null fields", {"inputs": "a", "prompt_name": None, "dimensions": None, "truncation_direction": "Right"}),
+        ("unknown null fields", {"inputs": "a", "anything": None, "parameters": {"anything": None}} | FOUR),
+        ("an unknown null field beside an unknown one", {"inputs": "a", "normalise": True, "other": None}),
+        ("an unknown null field beside a number", {"inputs": 5, "unknown": None}),
+        ("NaN for a text", '{"inputs": NaN}'),
+        ("dimensions above all numbers", '{"inputs": "a", "dimensions": 1e999}'),
+        ("infinite dimensions", '{"inputs": "a", "dimensions": Infinity}'),
+        ("pieces of token ids", {"inputs": [[5, 6]], "pooling": "none", "pieces": True} | IDS),
+        ("a stride for token ids", {"inputs": [[5, 6]], "stride": 4} | IDS),
+        ("windows of token ids", {"inputs": [[5, 6]], "long": "windows"} | IDS),
+        ("layers of tokens in NPY", {"inputs": ["my cat", "a"], "layers": [-1, 0], "pooling": "none"}, NPY),
+        ("a layer twice", {"inputs": "a", "layers": [3, -1]}),
+        ("windows of tokens", {"inputs": LONG, "long": "windows", "pooling": "none"}),
+    ),
+    *on("/nsp", ("an unknown null field", {"inputs": [{"text": "a", "text_pair": "b", "unknown": None}]})),
+    *on(
+        "/similarity",
+        ("an empty source", {"inputs": {"source_sentence": " ", "sentences": ["a"]}}),
+        ("a sentence that is too long", {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}}),
+        ("truncate", {"inputs": {"source_sentence": "a", "sentences": [LONG]}, "parameters": {"truncate": True}}),
+    ),
+    *on(
+        "/attention",
+        ("layers and heads in any order", {"inputs": "a", "layers": [-1, 0], "heads": [3, -3]}),
+        ("more tokens than the model takes", {"inputs": "a " * 1900}),
+        ("a pair with an empty text", {"inputs": {"text": "dog", "text_pair": ""}}),
+    ),
+    *on(
+        "/fill-mask",
+        ("joint of one mask", {"inputs": "the [MASK] is big", "joint": True, "beam": 3, "top_k": 3}),
+        ("joint without a mask", {"inputs": ["[MASK]", "cat"], "joint": True}),
+        ("joint with a top_k above the limit", {"inputs": "[MASK]", "joint": True, "top_k": 65}),
+        ("a beam of 0", {"inputs": "[MASK]", "joint": True, "beam": 0}),
+        ("more passes than the queue takes", {"inputs": "[MASK] " * 100, "joint": True, "beam": 10}),
+        ("words with more passes than the queue takes", {"inputs": ["[MASK] " * 50] * 8, "targets": ["unaffable"]}),
+        ("a text without room for a word", {"inputs": ["[MASK]", "[MASK] " + "cat " * 140], "targets": ["unaffable"]}),
+        ("an empty text", {"inputs": ["[MASK]", ""], "targets": ["unaffable"]}),
+        ("targets with too many characters", {"inputs": "[MASK]", "targets": ["cat", "a " * 2000]}),
+    ),
+    *on("/v1/embed", ("texts", {"texts": [THE_CAT, ""], "output_dimension": 4})),
+    *on(
+        "/v2/embed",
+        ("texts", {"texts": [THE_CAT, ""], "output_dimension": 4}),
+        ("contents", {"inputs": [{"content": [{"type": "text", "text": THE_CAT}]}], "output_dimension": 4}),
+        ("neither texts nor inputs", {}),
+        ("texts and inputs", {"texts": ["a"], "inputs": []}),
+        ("no texts", {"texts": []}),
+        ("an unknown type", {"texts": ["a"], "embedding_types": ["int4"]}),
+        ("an unknown input_type", {"texts": ["a"], "input_type": "image"}),
+        ("images", {"texts": ["a"], "images": ["data:"]}),
+        ("a content that is no text", {"inputs": [{"content": [{"type": "image_url", "text": ""}]}]}),
+    ),
+    *on(
+        "/v1/embeddings",
+        ("a token id below 0", {"input": [[5], [-1]]} | IDS),
+        ("a token id of 31 digits", {"input": [[5], [5, 10**30]]} | IDS),
+        ("the id of the pad token", {"input": [[5], [6, 0]]} | IDS),
+        ("an empty list after ids", {"input": [[5], []]} | IDS),
+        ("too many token ids", {"input": [[5], [6] * 600]} | IDS),
+        ("infinity's dimensions 0", {"input": "a", "dimensions": 0, "modality": "text"}),
+        ("Voyage's null fields", {"input": "a", "input_type": None, "truncation": False, "output_dtype": None} | FOUR),
+        ("Voyage's words", {"input": "a", "input_type": "query", "output_dtype": "float"} | FOUR),
+        ("Jina's words", {"input": "a", "task": "retrieval.query", "embedding_type": "float"} | FOUR),
+        ("LlamaIndex's word", {"input": "a", "encoding_type": "float"} | FOUR),
+        ("vLLM's defaults", {"input": "a", "add_special_tokens": True, "embed_dtype": "float32"} | FOUR),
+        ("vLLM's other defaults", {"input": "a", "endianness": "native", "request_id": "a"} | FOUR),
+        ("Jina's normalized", {"input": "a", "normalized": False} | FOUR),
+        ("Jina's base64", {"input": "a", "embedding_type": "base64"} | FOUR),
+        ("LlamaIndex's base64", {"input": "a", "encoding_type": "base64"} | FOUR),
+        ("Voyage's truncation and vLLM's side", {"input": LONG, "truncation": True, "truncation_side": "left"} | FOUR),
+        ("vLLM's truncation to more", {"input": LONG, "truncate_prompt_tokens": 4096} | FOUR),
+        ("fields that mean the same", {"input": "a", "dimensions": 4, "output_dimension": 4, "normalized": True}),
+        *((f"another {field}", {"input": "a", field: value}) for field, value in OTHER_VALUES),
+        *((f"{' and '.join(fields)} that differ", {"input": "a"} | fields) for fields in DIFFERENT),
+    ),
+    *on("/pooling", ("fields that differ", {"input": "a", "normalize": False, "use_activation": True})),
+    *on("/pooling", ("pooling mean", {"input": "a", "normalize": False, "pooling": "mean"} | FOUR)),
+    *on("/pooling", ("infinity's dimensions 0", {"input": "a", "task": "embed", "dimensions": 0})),
+    *on(
+        "/rerank",
+        ("an empty text", {"query": THE_CAT, "texts": ["", THE_CAT]}),
+        ("an empty query", {"query": "", "texts": ["a", ""]}),
+        ("a query that is too long", {"query": LONG, "texts": ["a"]}),
+        ("too long", {"query": "a", "texts": ["a", LONG]}),
+    ),
+    *on(
+        "/v1/rerank", ("fields that differ", {"query": "a", "documents": ["b"], "truncate": True, "truncation": False})
+    ),
+    *on(
+        "/score",
+        ("by cosine", {"text_1": THE_CAT, "text_2": [THE_CAT, PEKING]}),
+        ("as many pairs", {"text_1": [THE_CAT, PEKING], "text_2": ["a dog", THE_CAT]}),
+        ("one side", {"text_1": "a"}),
+        ("no side", {}),
+        ("sides that do not belong together", {"text_1": "a", "documents": ["b"]}),
+        ("two against one", {"text_1": ["a", "b"], "text_2": ["a"]}),
+        ("one against none", {"text_1": ["a"], "text_2": []}),
+        ("none against none", {"text_1": [], "text_2": []}),
+        ("a second text that is too long", {"text_1": "a", "text_2": ["b", LONG]}),
+        ("a first text that is too long", {"text_1": LONG, "text_2": ["b", "c"]}),
+        ("a field of pairs for a likelihood", {"inputs": ["a"], "use_activation": False}),
+        ("a number for a text", {"inputs": ["a", 1]}),
+    ),
 ]
 LABELS = [
     *on(
@@ -84,6 +205,7 @@ LABELS = [
         ("no texts", {"inputs": []}),
         ("four texts in a list", {"inputs": [["a", "b", "c", "d"]]}),
         ("an unknown field", {"inputs": "a", "labels": 1}),
+        ("an unknown parameter", {"inputs": "a", "parameters": {"padding": True}}),
     ),
     *on(
         "/classify",
@@ -93,6 +215,8 @@ LABELS = [
         ("vLLM's logits", {"input": THE_CAT, "use_activation": False}),
         ("an empty text", {"input": ["a", ""]}),
         ("without input", {"inputs": "a"}),
+        ("null fields", {"input": "a"} | dict.fromkeys(dict(OF_OTHERS))),
+        *((field, {"input": "a", field: value}) for field, value in OF_OTHERS),
     ),
     *on(
         "/pooling",
@@ -100,6 +224,11 @@ LABELS = [
         ("logits in base64", {"input": [THE_CAT], "use_activation": False, "encoding_format": "base64"}),
         ("vectors", {"input": THE_CAT, "task": "embed", "dimensions": 3}),
         ("dimensions of labels", {"input": THE_CAT, "dimensions": 3}),
+        ("a prompt of labels", {"input": "a", "prompt": "a "}),
+        ("a prompt_name of labels", {"input": "a", "prompt_name": "query"}),
+        ("normalized labels", {"input": "a", "normalize": False}),
+        ("null fields", {"input": "a"} | dict.fromkeys(dict(OF_OTHERS))),
+        *((field, {"input": "a", field: value}) for field, value in OF_OTHERS),
     ),
     *on(
         "/",
@@ -123,6 +252,10 @@ LABELS = [
         ("labels and vectors", tensors("text", outputs=[{"name": "embedding"}, {"name": "label"}])),
         ("labels alone", tensors("text", outputs=[{"name": "label", "parameters": {"binary_data": True}}])),
         ("pairs without texts", tensors("text_pair")),
+        ("a prompt", tensors("text", parameters={"prompt": "a "})),
+        ("normalized", tensors("text", parameters={"normalize": True})),
+        ("dimensions", tensors("text", parameters={"dimensions": 2})),
+        ("logits of vectors", tensors("text", outputs=[{"name": "embedding"}], parameters={"raw_scores": True})),
     ),
     get("/v2/models/bert-labels"),
     get("/models"),
@@ -140,6 +273,11 @@ ONE_LABEL = [
         ("too many texts", {"query": "a", "texts": ["b"] * 9}),
         ("too long", {"query": THE_CAT, "texts": ["a", LONG]}),
         ("truncate", {"query": THE_CAT, "texts": ["a", LONG], "truncate": True}),
+        ("documents", {"query": THE_CAT, "documents": ["a dog", {"text": PEKING}], "rank_fields": None}),
+        (
+            "infinity's documents",
+            {"query": THE_CAT, "documents": ["a dog"], "raw_scores": False, "return_documents": True},
+        ),
     ),
     *on(
         "/v1/rerank",
@@ -152,12 +290,23 @@ ONE_LABEL = [
         ("return_documents true", {"query": THE_CAT, "documents": ["a dog"], "return_documents": True}),
         ("Voyage's fields", {"query": THE_CAT, "documents": ["a dog", LONG], "top_k": 1, "truncation": True}),
         ("a document without a text", {"query": THE_CAT, "documents": [{"title": "a"}]}),
+        ("more results than documents", {"query": THE_CAT, "documents": ["a dog", PEKING], "top_n": 9}),
+        ("without activation", {"query": THE_CAT, "documents": ["a dog"], "use_activation": False}),
+        ("too long", {"query": THE_CAT, "documents": ["a", LONG]}),
+        ("neither texts nor documents", {"query": "a"}),
+        ("texts and documents", {"query": "a", "texts": ["a"], "documents": ["a"]}),
+        ("no texts", {"query": "a", "texts": []}),
+        ("a number for a document", {"query": "a", "documents": ["a", 5]}),
+        ("two numbers of results", {"query": "a", "documents": ["a"], "top_n": 1, "top_k": 2}),
+        ("tokens of a document below 0", {"query": "a", "documents": ["a"], "max_tokens_per_doc": -1}),
     ),
     *on("/v2/rerank", ("documents", {"query": THE_CAT, "documents": ["a dog", PEKING], "top_n": 0})),
     *on(
         "/score",
         ("a pair", {"text_1": THE_CAT, "text_2": ["a dog", PEKING]}),
         ("logits", {"queries": THE_CAT, "items": "a dog", "use_activation": False}),
+        ("documents", {"queries": THE_CAT, "documents": ["a dog", PEKING]}),
+        ("as many pairs", {"data_1": [THE_CAT, PEKING], "data_2": ["a dog", THE_CAT]}),
     ),
     *on("/predict", ("a pair", {"inputs": [THE_CAT, PEKING]})),
     *on("/classify", ("one text", {"input": THE_CAT})),
@@ -194,6 +343,7 @@ TAGS = [
         ("one text", {"inputs": IN_PARIS}),
         ("parameters", {"inputs": IN_PARIS, "parameters": {"ignore_labels": ["O", "B-PER"]}}),
         ("no aggregation", {"inputs": "a cat", "aggregation_strategy": "none"}),
+        ("no aggregation in parameters", {"inputs": "a cat", "parameters": {"aggregation_strategy": "none"}}),
     ),
     *on("/predict", ("without the head", {"inputs": "a"})),
 ]
@@ -218,6 +368,14 @@ SPANS = [
         ("both forms", ASKED | {"inputs": ASKED}),
         ("no questions", {"inputs": []}),
         ("an unknown field", ASKED | {"k": 1}),
+        ("top_k 0", ASKED | {"top_k": 0}),
+        ("fewer answers than asked for", {"question": "Is it warm?", "context": "warm", "top_k": 5}),
+        ("an empty question", ASKED | {"question": ""}),
+        ("a list with an empty context", {"inputs": [ASKED, ASKED | {"context": " "}]}),
+        ("a list with no question", {"inputs": [ASKED, {"context": "a"}]}),
+        ("too many questions", {"inputs": [ASKED] * 9}),
+        ("too many windows", {"question": "a", "context": LONG, "max_seq_len": 13, "doc_stride": 0}),
+        ("too many characters", {"question": "a", "context": "a" * 4001}),
     ),
     *on("/", ("a question", ASKED), ("inputs", {"inputs": ASKED}), ("a text", {"inputs": "a", "dimensions": 2})),
     *on("/predict", ("without the head", {"inputs": "a"})),
@@ -238,6 +396,9 @@ CHOICES_OF_A_PROMPT = [
         ("truncate", {"prompt": LONG, "choices": ["a", "b"], "truncate": True}),
         ("no prompt", {"choices": ["a"]}),
         ("both forms", {"inputs": CHOICES} | CHOICES),
+        ("a list with no choices", {"inputs": [CHOICES, {"prompt": "a", "choices": []}]}),
+        ("a list with an empty choice", {"inputs": [CHOICES, {"prompt": "a", "choices": ["b", " "]}]}),
+        ("a list with a choice that is too long", {"inputs": [CHOICES, {"prompt": "a", "choices": ["b", LONG]}]}),
     ),
     *on("/", ("a prompt", CHOICES), ("inputs", {"inputs": CHOICES})),
 ]
@@ -268,6 +429,13 @@ ZERO_SHOT = [
         ("a pair", {"inputs": [["a", "b"]], "candidate_labels": ["c"]}),
         ("top_k", {"inputs": "a", "candidate_labels": ["c"], "top_k": 1}),
         ("too many pairs", {"inputs": ["a"] * 3, "candidate_labels": ["b", "c", "d"]}),
+        ("a comma for labels", {"inputs": "a", "candidate_labels": " , "}),
+        ("windows", {"inputs": "a", "candidate_labels": ["a"], "long": "windows"}),
+        ("an empty text", {"inputs": ["b", ""], "candidate_labels": ["a"]}),
+        ("a label that leaves no room for a text", {"inputs": "a", "candidate_labels": [LONG]}),
+        ("labels with too many characters", {"inputs": "a", "candidate_labels": ["d" * 2100] * 2}),
+        ("too long", {"inputs": ["a", LONG], "candidate_labels": TWO_LABELS}),
+        ("truncate", {"inputs": ["a", LONG], "candidate_labels": TWO_LABELS, "truncate": True}),
     ),
     *on("/", ("labels", {"inputs": THE_CAT, "candidate_labels": TWO_LABELS})),
 ]
@@ -288,6 +456,17 @@ PROMPTS = [
         ("Voyage's input_type", {"input": "the cat", "input_type": "document", "dimensions": 4}),
         ("Jina's task", {"input": "the cat", "task": "passage", "dimensions": 4}),
         ("an unknown input_type", {"input": "the cat", "input_type": "title"}),
+        ("an unknown input_type beside a prompt", {"input": "the cat", "input_type": "title", "prompt": ""} | FOUR),
+        ("Jina's retrieval.query", {"input": "the cat", "task": "retrieval.query"} | FOUR),
+        ("Jina's retrieval.passage", {"input": "the cat", "task": "retrieval.passage"} | FOUR),
+        ("token ids beside the default prompt", {"input": [5, 6], "tokenizer": "prompts"}),
+        ("token ids with an empty prompt", {"input": [5, 6], "tokenizer": "prompts", "prompt": ""} | FOUR),
+    ),
+    *on(
+        "/v2/embed",
+        ("Cohere's search_query", {"texts": ["the cat"], "input_type": "search_query", "output_dimension": 4}),
+        ("Cohere's search_document", {"texts": ["the cat"], "input_type": "search_document", "output_dimension": 4}),
+        ("an input_type without a prompt", {"texts": ["the cat"], "input_type": "clustering"}),
     ),
     *on(
         "/tokenize",
@@ -299,7 +478,7 @@ PROMPTS = [
     *on("/embed_sparse", ("a prompt by name", {"inputs": "a", "prompt_name": "title"})),
     get("/info", compared="keys"),
 ]
-OTHER_DEFAULTS = [  # BERT_POOLING=mean, BERT_NORMALIZE=true, BERT_TRUNCATE=true, BERT_ROOT_TASK=nsp
+OTHER_DEFAULTS = [  # BERT_POOLING=mean, BERT_NORMALIZE=true, BERT_TRUNCATE=true, BERT_ROOT_TASK=nsp, BERT_PAGE=false
     *on(
         "/embed",
         ("the defaults", {"inputs": "the cat", "dimensions": 4}),
@@ -310,4 +489,6 @@ OTHER_DEFAULTS = [  # BERT_POOLING=mean, BERT_NORMALIZE=true, BERT_TRUNCATE=true
     *on("/fill-mask", ("too long", {"inputs": "[MASK] " + LONG, "top_k": 1})),
     *on("/", ("a pair", {"inputs": ["a", "b"]}), ("a text", {"inputs": "a"})),
     *on("/embed", ("the queue is too slow", {"inputs": "a"}, {"x-request-timeout-ms": "60000"})),
+    get("/", "as a browser", accept="text/html"),
+    get("/page/main.js"),
 ]

@@ -38,7 +38,7 @@ def test_the_answers_are_those_recorded(service: Service, exported: Callable[...
     assert not found, "\n".join([f"{len(found)} differences", *found])
 
 
-def test_each_request_has_a_name_of_its_own_and_no_answer_is_without_one() -> None:
+def test_each_request_has_an_own_name_and_each_answer_a_request() -> None:
     assert [name for name, count in Counter(NAMES).items() if count > 1] == []
     assert sorted(set(read()).difference(NAMES)) == []
 

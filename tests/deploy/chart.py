@@ -5,6 +5,7 @@ Knows no cluster. The schemas of custom resources hold only the fields that depl
 
 import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -66,28 +67,12 @@ class Rendered:
 
 def render(values: dict[str, Any], name: str = RELEASE) -> Rendered:
     """Raises ChartError where the chart or its schema refuses the values."""
-    return Rendered(helm_process().submit(_render, values, name).result())
+    return Rendered(in_helm(_render, values, name))
 
 
-def lint(values: dict[str, Any]) -> dict[str, Any]:
-    """Helm's report on the chart with these values."""
-    report: dict[str, Any] = helm_process().submit(_lint, values).result()
-    return report
-
-
-def chart_files() -> dict[str, Any]:
-    """The chart's `values` and `metadata`, as Helm reads them."""
-    return helm_process().submit(_chart_files).result()
-
-
-def render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
-    """What the chart that is packaged into `folder` renders, by file."""
-    return helm_process().submit(_render_packaged, values, folder).result()
-
-
-def render_below_another(values: dict[str, Any], folder: Path) -> dict[str, str]:
-    """What a chart `parent`, which is written into `folder` and has this one as its dependency, renders, by file."""
-    return helm_process().submit(_render_below_another, values, folder).result()
+def in_helm(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of this module that imports Helm's library returns."""
+    return helm_process().submit(function, *arguments).result()
 
 
 @cache
@@ -97,31 +82,33 @@ def helm_process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
-def _lint(values: dict[str, Any]) -> dict[str, Any]:
+def lint(values: dict[str, Any]) -> Any:
+    """Helm's report on the chart with these values."""
     import helm_python
 
-    report: dict[str, Any] = helm_python.lint(CHART, values, strict=True)
-    return report
+    return helm_python.lint(CHART, values, strict=True)
 
 
-def _chart_files() -> dict[str, Any]:
+def chart_files() -> dict[str, Any]:
+    """The chart's `values` and `metadata`, as Helm reads them."""
     import helm_python
 
     with helm_python.Chart.load(CHART) as chart:
         return {"values": chart.values, "metadata": chart.metadata}
 
 
-def _render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
+def render_packaged(values: dict[str, Any], folder: Path) -> Any:
+    """What the chart that is packaged into `folder` renders, by file."""
     import helm_python
 
     with helm_python.Chart.load(CHART) as chart:
         archive = chart.save(folder)
     with helm_python.Chart.load(Path(archive)) as packed:
-        files: dict[str, str] = packed.render(values, name="demo")
-    return files
+        return packed.render(values, name="demo")
 
 
-def _render_below_another(values: dict[str, Any], folder: Path) -> dict[str, str]:
+def render_below_another(values: dict[str, Any], folder: Path) -> Any:
+    """What a chart `parent`, which is written into `folder` and has this one as its dependency, renders, by file."""
     import helm_python
 
     shutil.copytree(CHART, folder / "charts" / "packbert")
@@ -130,20 +117,18 @@ def _render_below_another(values: dict[str, Any], folder: Path) -> dict[str, str
     (folder / "Chart.yaml").write_text(yaml.safe_dump(metadata), "utf-8")
     with helm_python.Chart.load(folder) as chart:
         chart.validate_schema(values)
-        files: dict[str, str] = chart.render(values, name=RELEASE, namespace=NAMESPACE)
-    return files
+        return chart.render(values, name=RELEASE, namespace=NAMESPACE)
 
 
-def _render(values: dict[str, Any], name: str) -> dict[str, str]:
+def _render(values: dict[str, Any], name: str) -> Any:
     import helm_python
 
     try:
         with helm_python.Chart.load(CHART) as chart:
             chart.validate_schema(values)
-            files: dict[str, str] = chart.render(values, name=name, namespace=NAMESPACE)
+            return chart.render(values, name=name, namespace=NAMESPACE)
     except helm_python.HelmError as error:  # unpickled, it would import the library
         raise ChartError(str(error)) from None
-    return files
 
 
 def check(resource: Resource, version: str = OLDEST) -> None:

@@ -19,6 +19,7 @@ from tests.deploy.chart import (
     Rendered,
     chart_files,
     check,
+    in_helm,
     lint,
     render,
     render_below_another,
@@ -88,7 +89,7 @@ def test_the_newest_kubernetes_takes_all_resources(kind: str) -> None:
 
 
 def test_every_value_is_changed_from_its_default_in_a_case() -> None:
-    defaults = leaves(chart_files()["values"])
+    defaults = leaves(in_helm(chart_files)["values"])
     tried = {
         path
         for path, default in defaults.items()
@@ -135,7 +136,7 @@ def test_a_wrong_value_is_refused(values: dict[str, Any], fault: str) -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_helm_finds_nothing_to_complain_about(case: Case) -> None:
-    report = lint(case.values)
+    report = in_helm(lint, case.values)
     assert (report["errors"], [each for each in report["messages"] if each["severity"] > 1]) == ([], [])
 
 
@@ -219,12 +220,12 @@ def test_the_service_reads_the_file_of_models_and_other_models_restart_it(tmp_pa
 
 def test_the_chart_can_be_a_dependency_of_another_one(tmp_path: Path) -> None:
     values = {"packbert": MODEL, "global": {"imageRegistry": "registry.example.com"}}
-    files = render_below_another(values, tmp_path)
+    files = in_helm(render_below_another, values, tmp_path)
     deployment = yaml.safe_load(files["parent/charts/packbert/templates/deployment.yaml"])
     assert deployment["metadata"]["name"] == "demo-packbert"
 
 
-def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor() -> None:
+def test_the_alerts_are_the_rules_files_and_find_the_monitors_job() -> None:
     rendered = render(MODEL | ALL)
     assert rendered["PrometheusRule"]["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
     label = rendered["ServiceMonitor"]["spec"]["jobLabel"]
@@ -234,14 +235,14 @@ def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor(
 
 
 def test_a_packaged_chart_holds_the_rules_themselves(tmp_path: Path) -> None:
-    rules = render_packaged(MODEL | ALL, tmp_path)["packbert/templates/prometheusrule.yaml"]
+    rules = in_helm(render_packaged, MODEL | ALL, tmp_path)["packbert/templates/prometheusrule.yaml"]
     assert yaml.safe_load(rules)["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
 
 
 def test_the_dashboard_is_that_of_grafanas_folder(tmp_path: Path) -> None:
     dashboard = json.loads((DEPLOY / "grafana" / "packbert.json").read_text("utf-8"))
     rendered = render(MODEL | ALL)["ConfigMap"]["data"]["packbert.json"]
-    packaged = yaml.safe_load(render_packaged(MODEL | ALL, tmp_path)["packbert/templates/dashboard.yaml"])
+    packaged = yaml.safe_load(in_helm(render_packaged, MODEL | ALL, tmp_path)["packbert/templates/dashboard.yaml"])
     assert [json.loads(rendered), json.loads(packaged["data"]["packbert.json"])] == [dashboard, dashboard]
 
 
@@ -273,12 +274,12 @@ def test_the_autoscaler_asks_for_metrics_that_the_service_has() -> None:
 def test_keda_counts_replicas_as_ray_does() -> None:
     text = (DEPLOY / "ray" / "bert_serve.py").read_text("utf-8")
     targets = {name: float(value) for name, value in re.findall(r"^TARGET_(\w+) = ([\d.]+)", text, re.MULTILINE)}
-    defaults = chart_files()["values"]["autoscaling"]
+    defaults = in_helm(chart_files)["values"]["autoscaling"]
     assert {"BUSY": defaults["busyRatio"], "WAIT_SECONDS": defaults["waitSeconds"]} == targets
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:
-    assert chart_files()["metadata"]["appVersion"] == PROJECT["version"]
+    assert in_helm(chart_files)["metadata"]["appVersion"] == PROJECT["version"]
 
 
 def test_the_settings_of_the_schema_are_those_of_the_service() -> None:

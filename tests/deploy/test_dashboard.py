@@ -25,7 +25,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_says_what_it_shows_in_which_unit_from_the_chosen_source(panel: dict[str, Any]) -> None:
+def test_a_panel_says_what_it_shows_in_which_unit(panel: dict[str, Any]) -> None:
     assert panel["description"].endswith(".")
     assert panel["fieldConfig"]["defaults"]["unit"]
     assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0

@@ -36,7 +36,7 @@ def packages(lock: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("path", sorted(LOCKS.glob("*.lock")), ids=lambda path: path.stem)
-def test_every_package_of_an_image_has_a_hash_and_the_version_that_the_tests_ran_with(path: Any) -> None:
+def test_packages_of_images_have_hashes_and_the_tested_versions(path: Any) -> None:
     tested, locked = packages("requirements-dev.lock"), packages(str(path.relative_to(ROOT)))
     text = path.read_text("utf-8")
     assert all("--hash=sha256:" in entry for entry in re.split(r"\n(?=\S)", text))
@@ -45,7 +45,7 @@ def test_every_package_of_an_image_has_a_hash_and_the_version_that_the_tests_ran
     assert set(other) <= images_only
 
 
-def test_the_serving_images_hold_no_package_of_the_exporter_and_one_onnx_runtime() -> None:
+def test_the_serving_images_hold_no_exporter_and_one_onnx_runtime() -> None:
     cpu, cuda, service, export = (
         set(packages(f"docker/locks/{name}.lock")) for name in ("runtime-cpu", "runtime-cuda", "service", "export")
     )
@@ -70,7 +70,7 @@ def test_the_gpu_images_hold_the_cuda_libraries_that_the_provider_loads() -> Non
     }
 
 
-def test_a_build_finds_every_file_that_it_copies_and_is_sent_no_other() -> None:
+def test_a_build_finds_every_file_that_it_copies() -> None:
     sources = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     copied = {name for words in sources for name in words.split()}
     kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
@@ -112,7 +112,7 @@ def test_a_container_of_compose_has_a_bound_on_its_memory_swap_included(name: st
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_compose_passes_the_variables_of_traces_that_the_service_and_its_documents_name(name: str) -> None:
+def test_compose_passes_the_variables_of_traces(name: str) -> None:
     texts = [(ROOT / path).read_text("utf-8") for path in ("service/settings.py", "docs/operate/index.md")]
     named = set(re.findall(r"OTEL_\w+[A-Z]", " ".join(texts)))
     assert len(named) > 5

@@ -59,18 +59,8 @@ def docker(*words: str, check: bool = True, **variables: str) -> subprocess.Comp
 
 
 def compose(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-    return docker(
-        "compose",
-        "--project-name",
-        PROJECT,
-        "--profile",
-        "stages",
-        "--profile",
-        "models",
-        *words,
-        check=check,
-        **variables,
-    )
+    profiles = ("--profile", "stages", "--profile", "models")
+    return docker("compose", "--project-name", PROJECT, *profiles, *words, check=check, **variables)
 
 
 def inspect(name: str) -> dict[str, Any]:
@@ -197,7 +187,7 @@ def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: s
     assert docker("wait", name).stdout.strip() == "0"
 
 
-def test_several_models_of_a_file_answer_and_a_signal_swaps_what_changes_there(port: str, tmp_path: Path) -> None:
+def test_models_of_a_file_answer_and_a_signal_swaps_what_changed(port: str, tmp_path: Path) -> None:
     for name in (MODEL, "distilbert", "electra"):
         shutil.copytree(GOLDEN / name, tmp_path / name)
     tmp_path.chmod(0o755)  # the container has a user of its own
@@ -214,7 +204,7 @@ def test_several_models_of_a_file_answer_and_a_signal_swaps_what_changes_there(p
     compose("rm", "--stop", "--force", "models")
 
 
-def test_one_command_serves_a_hub_id_and_needs_no_hub_at_the_next_start(port: str) -> None:
+def test_one_command_serves_a_hub_id_and_later_needs_no_hub(port: str) -> None:
     """The hub is on 127.0.0.1, so the container has the network of this machine."""
     checkpoint = {path.name: path.read_bytes() for path in (GOLDEN / MODEL).iterdir()}
     files = [word for path in ("docker-compose.yml", HOST_NETWORK) for word in ("--file", str(path))]
@@ -248,16 +238,7 @@ def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> 
         f"--volume={shared}:/shared",
         f"--volume={PROJECT}_artifacts:/artifacts:ro",
     ]
-    command = [
-        *ALONE,
-        *mounts,
-        IMAGES["service"],
-        "bulk",
-        "/in.txt",
-        "/shared/out.npy",
-        f"--model=/artifacts/{MODEL}",
-    ]
-    docker(*command)
+    docker(*ALONE, *mounts, IMAGES["service"], "bulk", "/in.txt", "/shared/out.npy", f"--model=/artifacts/{MODEL}")
     assert np.load(shared / "out.npy").shape == (2, 32)
 
 

@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess, free_port
-from tests.conftest import REPLY_SECONDS
 from tests.paths import ROOT
 from tests.service.polling import until
+from tests.serving import REPLY_SECONDS
 
 PAGE = (ROOT / "docs" / "operate" / "tls.md").read_text("utf-8")
 LINGER = re.search(r"BERT_LINGER_SECONDS=(\d+)", PAGE)

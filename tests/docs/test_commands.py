@@ -160,7 +160,7 @@ def test_a_stranger_gets_what_readme_and_start_print(tmp_path: Path) -> None:
                 stranger.run(step)
 
 
-def test_what_a_stranger_does_not_run_is_on_the_pages_and_run_by_a_target() -> None:
+def test_what_a_stranger_does_not_run_is_run_by_a_target() -> None:
     left = [step.command for step in STRANGER if not step.runs]
     assert [begin for begin in ELSEWHERE if not any(one.startswith(begin) for one in left)] == []
     assert [by for by in ELSEWHERE.values() if by.startswith("make ") and f"\n{by[5:]}:" not in MAKEFILE] == []

@@ -52,7 +52,7 @@ def test_the_readme_has_few_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize(("english", "chinese"), PAIRS, ids=lambda page: page.stem)
-def test_a_chinese_page_has_the_sections_commands_and_programs_of_the_english_one(english: Path, chinese: Path) -> None:
+def test_a_chinese_page_has_the_english_sections_commands_and_programs(english: Path, chinese: Path) -> None:
     if english.name in SHORTENED:
         assert chinese.exists()
         return
@@ -78,7 +78,7 @@ def test_no_chinese_page_uses_another_translation_of_a_term(page: Path) -> None:
     assert [word for words in OTHER_WORDS.values() for word in words if word in text] == []
 
 
-def test_every_link_of_a_chinese_page_leads_to_chinese_where_there_is_chinese() -> None:
+def test_links_of_a_chinese_page_lead_to_chinese_pages() -> None:
     english = {page.resolve() for page, _ in PAIRS}
     for page in CHINESE[:-1]:
         links = re.findall(r"(?<!!)\]\(([^)#\s]+\.md)", page.read_text("utf-8"))

@@ -6,12 +6,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from tests.paths import SAMPLE
-from tests.serving import fail_to_serve
+from tests.serving import fail_to_serve, running
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +24,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_bundled_model_gives_sensible_answers_for_all_three_tasks(artifact: Path) -> None:
-    with ServiceProcess({"BERT_MODEL": str(artifact)}) as process, httpx.Client(base_url=process.url) as client:
+    with running({"BERT_MODEL": str(artifact)}) as (_, client):
         texts = ["She was ill, so she went to see a [MASK].", "这本书很有[MASK]思。"]
         words = client.post("/fill-mask", json={"inputs": texts, "top_k": 1}).json()
         assert [one[0]["token_str"] for one in words] == ["doctor", "意"]
@@ -48,10 +46,7 @@ def test_the_bundled_model_gives_sensible_answers_for_all_three_tasks(artifact: 
 
 def test_sigterm_under_load_answers_every_request_and_exits_with_0(artifact: Path) -> None:
     texts = [["word " * 100] * 10 for _ in range(8)]
-    with (
-        ServiceProcess({"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "256"}) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-    ):
+    with running({"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "256"}) as (process, client):
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(client.post, "/embed", json={"inputs": inputs}) for inputs in texts]
             while 'bert_queue_requests_total{outcome="received"} 8.0' not in client.get("/metrics").text:

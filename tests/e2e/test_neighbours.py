@@ -13,13 +13,11 @@ from benchmarks.harness.checkpoints import REST, TINY, weights
 from packbert.model_export.artifact.batch import LAST, Row, Tokens
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.model_export.export import export
-from packbert.service.artifact import open_artifact
 from packbert.service.engine.device import select_artifact
-from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import DeviceError
-from packbert.service.scheduling.cores import Concurrency
 from tests.export.goldens import Artifact
 from tests.paths import SAMPLE
+from tests.service.engine.runners import PER_CORE, open_runner
 
 FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 SPARSE = frozenset({"sparse_places", "sparse_logits"})
@@ -82,20 +80,18 @@ def equal(one: Row | None, other: Row | None) -> bool:
 
 def check(folder: Path, texts: list[Tokens]) -> None:
     """Batches on all cores and in a per-core session give each text what it gets alone."""
-    runner = ModelRunner(open_artifact(folder), threads=2, concurrency=Concurrency(2, per_core=True))
-    runner.open()
-    alone = [runner.run_sync([text])[0][0] for text in texts]
-    random = np.random.default_rng(8)
-    for all_cores in (True, False, False):
-        for batch in np.array_split(random.permutation(len(texts)), 4):
-            rows, _ = runner.run_sync([texts[i] for i in batch], all_cores=all_cores)
-            changed = [
-                len(texts[i])
-                for i, row in zip(batch, rows, strict=True)
-                if not equal(own_candidates(texts[i], row), own_candidates(texts[i], alone[i]))
-            ]
-            assert changed == [], "lengths of the texts whose answer changed in the batch"
-    runner.close()
+    with open_runner(folder, concurrency=PER_CORE) as runner:
+        alone = [runner.run_sync([text])[0][0] for text in texts]
+        random = np.random.default_rng(8)
+        for all_cores in (True, False, False):
+            for batch in np.array_split(random.permutation(len(texts)), 4):
+                rows, _ = runner.run_sync([texts[i] for i in batch], all_cores=all_cores)
+                changed = [
+                    len(texts[i])
+                    for i, row in zip(batch, rows, strict=True)
+                    if not equal(own_candidates(texts[i], row), own_candidates(texts[i], alone[i]))
+                ]
+                assert changed == [], "lengths of the texts whose answer changed in the batch"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
@@ -185,9 +181,7 @@ def test_long_texts_keep_their_bits_with_few_heads_and_channels(tmp_path: Path) 
     texts = [Tokens(ids=one, types=np.zeros_like(one), outputs=outputs) for one in ids for outputs in choices]
     answers = []
     for threads in (1, 2):
-        runner = ModelRunner(open_artifact(tmp_path / "artifact"), threads=threads)
-        runner.open()
-        answers += [[runner.run_sync([text])[0][0] for text in texts], runner.run_sync(texts)[0]]
-        runner.close()
+        with open_runner(tmp_path / "artifact", threads) as runner:
+            answers += [[runner.run_sync([text])[0][0] for text in texts], runner.run_sync(texts)[0]]
     for rows in zip(*answers, strict=True):
         assert all(equal(row, rows[0]) for row in rows)

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,20 @@ def expected(name: str) -> Sequences:
     return [found[i] for i in sorted(found)]
 
 
-def answers(name: str) -> Mapping[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
-    return content
+@cache
+def answers(name: str) -> Any:
+    """What a maker of goldens recorded: in the folder of a checkpoint, or as a file such as "tokens/bert"."""
+    file = GOLDEN / f"{name}.json"
+    return json.loads((file if file.exists() else GOLDEN / name / "answers.json").read_text("utf-8"))
+
+
+def changed(name: str, folder: Path, without: Sequence[str] = (), /, **config: object) -> Path:
+    """A copy of a golden checkpoint without some keys and with other values in its config.json."""
+    shutil.copytree(GOLDEN / name, folder)
+    stated = json.loads((folder / "config.json").read_text("utf-8"))
+    kept = {key: value for key, value in stated.items() if key not in without}
+    (folder / "config.json").write_text(json.dumps(kept | config), "utf-8")
+    return folder
 
 
 def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:

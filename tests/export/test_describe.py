@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from packbert.model_export.__main__ import main
 from packbert.model_export.artifact.manifest import Manifest
 from tests import multi_vectors, sentence_transformers
+from tests.export.goldens import changed
 from tests.paths import GOLDEN
 
 NOT_FINITE = "holds NaN or infinite values: the checkpoint is damaged"
@@ -58,12 +59,7 @@ def test_it_reports_a_classifiers_labels(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    (tmp_path / "checkpoint" / "vocab.txt").unlink()
-    config = (tmp_path / "checkpoint" / "config.json").read_text("utf-8")
-    (tmp_path / "checkpoint" / "config.json").write_text(
-        config.replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'), "utf-8"
-    )
+    (changed("bert", tmp_path / "checkpoint", num_hidden_layers=2) / "vocab.txt").unlink()
     assert main([str(tmp_path / "checkpoint")], "describe") == 2
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
     assert len(refused) == 2

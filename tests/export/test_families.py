@@ -1,7 +1,5 @@
 """The artifact of each golden checkpoint gives transformers' answers: all heads, lengths 2 to 130 in one batch."""
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from packbert.model_export.verification.reference import Reference
-from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
+from tests.export.goldens import NAMES, Artifact, answers, changed, distance, expected, hidden_states, request
 from tests.paths import GOLDEN, ROOT
 
 FP32_TOLERANCE = 1e-5
@@ -237,9 +235,6 @@ def test_only_a_checkpoint_with_such_a_head_has_its_output(exported: Callable) -
 def test_a_multiple_choice_head_that_does_not_read_cls_is_refused(
     family: str, stated: dict[str, str], read: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(GOLDEN / f"{family}-choices", tmp_path / "checkpoint")
-    config = json.loads((tmp_path / "checkpoint" / "config.json").read_text("utf-8"))
-    config = {key: value for key, value in config.items() if key != "summary_type"} | stated
-    (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config), "utf-8")
+    source = changed(f"{family}-choices", tmp_path / "checkpoint", ["summary_type"], **stated)
     with pytest.raises(ExportError, match=f"sets summary_type to '{read}'; of a multiple-choice head only 'first' is"):
-        export(tmp_path / "checkpoint", tmp_path / "artifact")
+        export(source, tmp_path / "artifact")

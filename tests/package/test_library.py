@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import packbert
-from benchmarks.harness.process import ServiceProcess
 from tests import paths
 from tests.package.installed import as_vectors, embed_by_library, make_foreign_packages
+from tests.serving import running
 
 TEXTS = ["my dog is hairy", "it rains"]
 
@@ -26,7 +26,7 @@ def test_the_library_and_the_service_run_beside_a_package_named_service(
     assert np.array_equal(embed_by_library(sys.executable, bert_artifact, foreign, path), expected)
     monkeypatch.chdir(foreign)
     settings = {"BERT_MODEL": str(bert_artifact)} | path
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
+    with running(settings) as (_, client):
         assert np.array_equal(as_vectors(client.post("/embed", json={"inputs": TEXTS}).json()), expected)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +12,7 @@ from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.page.browser import MISSING, Shown, View, find_browser, show, start_browser
 
+Open = Callable[..., Shown]
 collect_ignore_glob = [] if find_browser() else ["test_*.py"]
 
 
@@ -32,21 +33,20 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-class Open(Protocol):
-    """Opens a page of a service, by default that of the bundled model."""
-
-    def __call__(self, view: View | None = None, server: httpx.Client | None = None, **more: Any) -> Shown: ...
-
-
 @pytest.fixture
 def opened(browser: Browser, bundled: httpx.Client) -> Iterator[Open]:
-    """At the end of the test no page that it opened has reported an error."""
+    """Opens a page of a service, by default of the bundled model, at a panel or nowhere: at the end of the test no page
+    has reported an error."""
     pages: list[Shown] = []
     with ExitStack() as stack:
 
-        def open_page(view: View | None = None, server: httpx.Client | None = None, **more: Any) -> Shown:
+        def open_page(
+            view: View | None = None, server: httpx.Client | None = None, panel: str = "", **more: Any
+        ) -> Shown:
             url = str((server or bundled).base_url)
             pages.append(stack.enter_context(show(browser, url, view or View(), **more)))
+            if panel:
+                pages[-1].open(panel)
             return pages[-1]
 
         yield open_page

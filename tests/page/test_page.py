@@ -10,11 +10,11 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from benchmarks.harness.process import ServiceProcess
 from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.page.browser import View
 from tests.page.conftest import Open
+from tests.serving import running
 
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b> & \"quotes\" 'n' <script>alert(2)</script>"
 KEY = "the-key-of-this-test"
@@ -36,8 +36,7 @@ def translated(page: Page) -> list[str]:
 
 
 def test_the_language_changes_at_once_and_stays(opened: Open) -> None:
-    shown = opened(View("en"))
-    shown.open("pair")
+    shown = opened(View("en"), panel="pair")
     page = shown.page
     shown.assert_settled()
     english = translated(page)
@@ -61,8 +60,7 @@ def test_the_language_changes_at_once_and_stays(opened: Open) -> None:
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(opened: Open) -> None:
-    shown = opened(View(scheme="dark"))
-    shown.open("pair")
+    shown = opened(View(scheme="dark"), panel="pair")
     page = shown.page
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     dark = page.evaluate(ground)
@@ -77,8 +75,7 @@ def test_the_theme_is_the_systems_until_it_is_chosen(opened: Open) -> None:
 
 
 def test_the_keyboard_reaches_everything_in_order(opened: Open) -> None:
-    shown = opened()
-    shown.open("pair")
+    shown = opened(panel="pair")
     shown.assert_settled()
     page = shown.page
     names = []
@@ -157,8 +154,7 @@ def test_a_busy_service_is_asked_again_after_a_countdown(opened: Open) -> None:
 
 
 def test_what_is_typed_is_answered_without_a_click_and_in_the_address(opened: Open) -> None:
-    shown = opened()
-    shown.open("mask")
+    shown = opened(panel="mask")
     page = shown.page
     shown.assert_settled()
     page.locator("#mask-text").fill("")
@@ -178,8 +174,7 @@ def test_what_is_typed_is_answered_without_a_click_and_in_the_address(opened: Op
 
 
 def test_a_request_that_was_overtaken_by_typing_is_ended(opened: Open) -> None:
-    shown = opened()
-    shown.open("pair")
+    shown = opened(panel="pair")
     shown.assert_settled()
     failed: list[str] = []
     shown.page.on("requestfailed", lambda request: failed.append(request.url))
@@ -194,8 +189,7 @@ def test_a_request_that_was_overtaken_by_typing_is_ended(opened: Open) -> None:
 
 
 def test_the_answer_is_in_view_on_a_phone_after_run(opened: Open) -> None:
-    shown = opened(View(width=390))
-    shown.open("similar")
+    shown = opened(View(width=390), panel="similar")
     shown.assert_settled()
     shown.page.locator("#similar-query").fill("It is snowing.")
     shown.page.locator(".primary:visible").click()
@@ -203,8 +197,7 @@ def test_the_answer_is_in_view_on_a_phone_after_run(opened: Open) -> None:
 
 
 def test_the_page_says_what_the_model_is(opened: Open, bundled: httpx.Client) -> None:
-    shown = opened()
-    shown.open("pair")
+    shown = opened(panel="pair")
     shown.page.get_by_text("About this model").click()
     info, facts = bundled.get("/info").json(), shown.page.locator(".facts dd")
     expect(facts.first).to_have_text(str(info["limits"]["tokens"]))
@@ -217,7 +210,7 @@ def test_the_page_says_what_the_model_is(opened: Open, bundled: httpx.Client) ->
 def test_the_page_of_another_model_is_one_choice_away(opened: Open, exported: Callable[..., Artifact]) -> None:
     models = {"sample": "sample", "roberta": "roberta", "org/roberta": "roberta"}
     named = " ".join(f"{name}={exported(model).root}" for name, model in models.items())
-    with ServiceProcess({"BERT_MODELS": named}) as process, httpx.Client(base_url=process.url) as server:
+    with running({"BERT_MODELS": named}) as (_, server):
         shown = opened(server=server)
         shown.open("similar")
         shown.assert_settled()
@@ -235,8 +228,7 @@ def test_the_page_of_another_model_is_one_choice_away(opened: Open, exported: Ca
 
 
 def test_a_service_that_cannot_be_reached(opened: Open) -> None:
-    shown = opened()
-    shown.open("pair")
+    shown = opened(panel="pair")
     shown.assert_settled()
     shown.page.context.set_offline(True)
     shown.page.locator(".primary:visible").click()
@@ -248,8 +240,7 @@ def test_a_service_that_cannot_be_reached(opened: Open) -> None:
 
 
 def test_an_empty_text_is_asked_for_and_not_sent(opened: Open) -> None:
-    shown = opened()
-    shown.open("inside")
+    shown = opened(panel="inside")
     shown.assert_settled()
     sent: list[Request] = []
     shown.page.on("request", lambda request: sent.append(request) if request.method == "POST" else None)
@@ -311,8 +302,7 @@ def test_what_is_pressed_does_not_take_the_focus_with_it(opened: Open, with_key:
     page.locator(".request button", has_text="/tokenize").press("Enter")
     expect(focus).to_have_text("/tokenize")
 
-    shown = opened(server=with_key)
-    shown.open("pair")
+    shown = opened(server=with_key, panel="pair")
     shown.page.locator("#key").fill(KEY)
     shown.page.locator("#key").press("Enter")
     expect(shown.page.locator("#content")).to_be_focused()
@@ -351,8 +341,7 @@ def test_no_text_can_become_html_and_nothing_is_sent_elsewhere(opened: Open) -> 
 
 
 def test_the_key_is_asked_for_used_and_kept_in_memory_only(opened: Open, with_key: httpx.Client) -> None:
-    shown = opened(server=with_key)
-    shown.open("pair")
+    shown = opened(server=with_key, panel="pair")
     page, bar = shown.page, shown.page.locator(".key")
     expect(bar).to_contain_text("This service requires a key")
     shown.assert_accessible()

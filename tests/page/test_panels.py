@@ -18,6 +18,7 @@ from tests.export.goldens import Artifact
 from tests.page.browser import VIEWS, Shown, View, show
 from tests.page.conftest import Open
 
+Kinds = Callable[[str], httpx.Client]
 LEAST_WEIGHT = 0.02  # of a line
 TWO_POINTS = re.compile(r"^\S+ \S+$")
 in_all_views = pytest.mark.parametrize("view", VIEWS, ids=str)
@@ -36,6 +37,27 @@ def shown(pages: dict[View, Shown], view: View) -> Iterator[Shown]:
     """The page of a view; at the end of the test it has reported no error."""
     yield pages[view]
     assert pages[view].reports == []
+
+
+@pytest.fixture(scope="module")
+def kinds(
+    request: pytest.FixtureRequest, exported: Callable[..., Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> Kinds:
+    """A service with a model of a kind: the name of a fixture, or of a golden checkpoint."""
+
+    @cache
+    def of_kind(name: str) -> httpx.Client:
+        serve: Serve = request.getfixturevalue("serve")
+        if name.startswith("bert-"):
+            return serve(exported(name).root, BERT_TOKEN_BUDGET="256")
+        if name not in multi_vectors.NAMES:
+            found: httpx.Client = request.getfixturevalue(name)
+            return found
+        folder = tmp_path_factory.mktemp(name)
+        export(multi_vectors.checkpoint(name, folder / "checkpoint"), folder / "artifact")
+        return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
+
+    return of_kind
 
 
 @in_all_views
@@ -175,8 +197,7 @@ def test_words_are_coloured_by_their_surprise(shown: Shown, view: View, bundled:
 
 
 def test_what_was_expected_for_a_word_of_several_pieces(opened: Open, bundled: httpx.Client) -> None:
-    shown = opened()
-    shown.open("surprise")
+    shown = opened(panel="surprise")
     shown.page.locator("#surprise-first").fill("A hairdresser came.")
     shown.page.locator("#surprise-second").fill("")
     body = {"inputs": "A [MASK][MASK][MASK][MASK] came.", "joint": True}
@@ -297,8 +318,7 @@ def test_a_tagger_colours_its_entities(opened: Open, view: View, tagger: httpx.C
 
 @in_two_views
 def test_attention_is_drawn_between_the_tokens(opened: Open, view: View, bundled: httpx.Client) -> None:
-    shown = opened(view)
-    shown.open("inside")
+    shown = opened(view, panel="inside")
     inputs = view.choose("The animal did not cross the street.", "他没有来。")
     shown.page.locator("#inside-first").fill(inputs)
     shown.page.locator("#inside-second").fill("")
@@ -323,8 +343,7 @@ def test_attention_is_drawn_between_the_tokens(opened: Open, view: View, bundled
 
 @in_two_views
 def test_each_example_of_attention_shows_something(opened: Open, view: View) -> None:
-    shown = opened(view)
-    shown.open("inside")
+    shown = opened(view, panel="inside")
     page = shown.page
     examples = page.locator("#panel-inside .example")
     expect(examples).to_have_count(4 if view.language == "en" else 3)
@@ -350,20 +369,10 @@ def test_each_example_of_attention_shows_something(opened: Open, view: View) -> 
     shown.assert_accessible()
 
 
-@pytest.fixture(scope="module")
-def of_questions(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
-    return serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
-
-
-@pytest.fixture(scope="module")
-def of_choices(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
-    return serve(exported("bert-choices").root, BERT_TOKEN_BUDGET="256")
-
-
 @in_two_views
-def test_an_answer_is_marked_in_its_text(opened: Open, view: View, of_questions: httpx.Client) -> None:
-    shown = opened(view, of_questions)
-    shown.open("answer")
+def test_an_answer_is_marked_in_its_text(opened: Open, view: View, kinds: Kinds) -> None:
+    of_questions = kinds("bert-spans")
+    shown = opened(view, of_questions, panel="answer")
     context = "😀 My name is Clara and I live in Berkeley. " * 20
     shown.page.locator("#answer-question").fill("Where do I live?")
     shown.page.locator("#answer-context").fill(context)
@@ -378,9 +387,9 @@ def test_an_answer_is_marked_in_its_text(opened: Open, view: View, of_questions:
 
 
 @in_two_views
-def test_choices_are_ranked(opened: Open, view: View, of_choices: httpx.Client) -> None:
-    shown = opened(view, of_choices)
-    shown.open("choose")
+def test_choices_are_ranked(opened: Open, view: View, kinds: Kinds) -> None:
+    of_choices = kinds("bert-choices")
+    shown = opened(view, of_choices, panel="choose")
     shown.page.locator("#choose-prompt").fill("the cat")
     shown.page.locator("#choose-lines").fill("a dog\nthe mat\nit rains")
     body = {"prompt": "the cat", "choices": ["a dog", "the mat", "it rains"]}
@@ -389,28 +398,10 @@ def test_choices_are_ranked(opened: Open, view: View, of_choices: httpx.Client) 
     shown.assert_accessible()
 
 
-@pytest.fixture(scope="module")
-def kinds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], httpx.Client]:
-    """A service with a model of a kind: the name of a fixture, or of a golden checkpoint of ColBERT or BGE-M3."""
-
-    @cache
-    def of_kind(name: str) -> httpx.Client:
-        if name not in multi_vectors.NAMES:
-            found: httpx.Client = request.getfixturevalue(name)
-            return found
-        folder = tmp_path_factory.mktemp(name)
-        export(multi_vectors.checkpoint(name, folder / "checkpoint"), folder / "artifact")
-        serve: Serve = request.getfixturevalue("serve")
-        return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
-
-    return of_kind
-
-
 @pytest.mark.parametrize("kind", ["cross_encoder", "stanford", "bge-m3"])
-def test_texts_are_reranked(opened: Open, kind: str, kinds: Callable[[str], httpx.Client]) -> None:
+def test_texts_are_reranked(opened: Open, kind: str, kinds: Kinds) -> None:
     server = kinds(kind)
-    shown = opened(server=server)
-    shown.open("rerank")
+    shown = opened(server=server, panel="rerank")
     texts = ["a dog", "the mat", "it rains"]
     shown.page.locator("#rerank-query").fill("the cat")
     shown.page.locator("#rerank-lines").fill("\n".join(texts))
@@ -430,8 +421,8 @@ KINDS = [
     "classifier",
     "tagger",
     "entailment",
-    "of_choices",
-    "of_questions",
+    "bert-choices",
+    "bert-spans",
     "cross_encoder",
     "stanford",
     "bge-m3",
@@ -439,9 +430,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_panel_of_a_model_opens_in_both_languages(
-    opened: Open, kind: str, kinds: Callable[[str], httpx.Client]
-) -> None:
+def test_every_panel_of_a_model_opens_in_both_languages(opened: Open, kind: str, kinds: Kinds) -> None:
     shown = opened(server=kinds(kind))
     page = shown.page
     page.goto(shown.url)
@@ -461,8 +450,7 @@ def test_every_panel_of_a_model_opens_in_both_languages(
 
 @in_two_views
 def test_labels_of_ones_own_are_scored(opened: Open, view: View, entailment: httpx.Client) -> None:
-    shown = opened(view, entailment)
-    shown.open("zero_shot")
+    shown = opened(view, entailment, panel="zero_shot")
     shown.page.locator("#zero_shot-text").fill("the cat sat on the mat")
     shown.page.locator("#zero_shot-labels").fill("animals, weather")
     body = {"inputs": "the cat sat on the mat", "candidate_labels": ["animals", "weather"]}

@@ -6,8 +6,10 @@ import math
 import selectors
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
+from contextlib import asynccontextmanager
+from dataclasses import InitVar, dataclass
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Chunk, Request
 
 T = TypeVar("T")
+STORY_SECONDS = 300.0  # for a story of some seconds, on a busy machine
 THREAD_SECONDS = 10.0  # for a thread to end, on a busy machine
 
 
@@ -62,10 +65,42 @@ def played(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     def test(**arguments: Any) -> None:
         play(lambda time: story(time, **arguments))
 
+    return as_test(test, story, given=1)
+
+
+def on_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test `story`, on an event loop of its own; it fails if it waits for ever."""
+
+    def test(**arguments: Any) -> None:
+        asyncio.run(asyncio.wait_for(story(**arguments), STORY_SECONDS))
+
+    return as_test(test, story, given=0)
+
+
+def as_test(test: Callable[..., None], story: Callable[..., Any], *, given: int) -> Callable[..., None]:
+    """`test`, for which pytest has the arguments of `story` after those that are given."""
     signature = inspect.signature(story)
-    vars(test)["__signature__"] = signature.replace(parameters=[*signature.parameters.values()][1:])
+    vars(test)["__signature__"] = signature.replace(parameters=[*signature.parameters.values()][given:])
     test.__doc__ = story.__doc__
     return test
+
+
+class Opened(Protocol):
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+One = TypeVar("One", bound=Opened)
+
+
+@asynccontextmanager
+async def opened(one: One) -> AsyncIterator[One]:
+    """An engine, a backend or the models of a service, until it is closed."""
+    await one.open()
+    try:
+        yield one
+    finally:
+        await one.close()
 
 
 async def settle(turns: int = 20) -> None:
@@ -79,21 +114,24 @@ def sequence(number: int, length: int = 4) -> Tokens:
     return Tokens(ids=np.full(length, number, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
 
 
+@dataclass(eq=False)
 class FakeRunner:
-    """Answers each sequence with its number; `held` runs wait for `release`; `poisoned` numbers fail their run."""
+    """Answers each sequence with its number; `held` runs wait for `release`."""
 
-    def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False, per_core: int = 1) -> None:
-        self.seconds_per_token = seconds_per_token
-        self.poisoned: set[int] = set()
-        self.not_finite: set[int] = set()
-        self.always_fails = False  # every run raises
-        self.drops_last_row = False  # every run loses its last row
-        self.max_tokens = 10**9  # a larger batch is out of memory
+    seconds_per_token: float = 0.0
+    held: InitVar[bool] = False
+    per_core: InitVar[int] = 1  # so many runs at a time, however many are in flight
+    poisoned: Set[int] = frozenset()  # the numbers that fail their run
+    not_finite: Set[int] = frozenset()
+    always_fails: bool = False  # every run raises
+    drops_last_row: bool = False  # every run loses its last row
+    max_tokens: int = 10**9  # a larger batch is out of memory
+
+    def __post_init__(self, held: bool, per_core: int) -> None:
         self.batches: list[list[int]] = []
         self.lengths: list[int] = []
-        self._device = asyncio.Semaphore(per_core)  # so many runs at a time, however many are in flight
         self.all_cores: list[bool] = []  # of each batch
-        self._free = asyncio.Event()
+        self._device, self._free = asyncio.Semaphore(per_core), asyncio.Event()
         if not held:
             self._free.set()
 

@@ -19,8 +19,9 @@ from packbert.service.scheduling.request import Chunk
 from packbert.service.settings import Settings
 from packbert.service.tasks.defaults import embedding_defaults, root_task, scorer
 from packbert.service.tasks.flow import Limits, Tasks
-from packbert.service.tokenization.tokenizer import Tokenizer
+from tests.service.engine.runners import open_runner
 from tests.service.fakes import InstantQueue, OnlyModel
+from tests.service.tokenization.reading import open_tokenizer
 
 T = TypeVar("T")
 
@@ -45,23 +46,16 @@ class RunnerQueue(InstantQueue):
 
 @contextmanager
 def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
-    runner, tokenizer = ModelRunner(artifact, threads=1), Tokenizer(artifact, 100_000)
-    runner.open()
-    tokenizer.open()
-    yield Tasks(
-        manifest=artifact.manifest,
-        tokenizer=tokenizer,
-        queue=cast(Any, RunnerQueue(runner)),
-        limits=Limits(
-            max_inputs=100,
-            truncate=settings.truncate,
-        ),
-        embedding=embedding_defaults(artifact.manifest, settings),
-        scorer=scorer(artifact.manifest, by_cosine=settings.rerank == "cosine"),
-        root_task=root_task(artifact.manifest, settings),
-    )
-    tokenizer.close()
-    runner.close()
+    with open_runner(artifact, threads=1) as runner, open_tokenizer(artifact) as tokenizer:
+        yield Tasks(
+            manifest=artifact.manifest,
+            tokenizer=tokenizer,
+            queue=cast(Any, RunnerQueue(runner)),
+            limits=Limits(max_inputs=100, truncate=settings.truncate),
+            embedding=embedding_defaults(artifact.manifest, settings),
+            scorer=scorer(artifact.manifest, by_cosine=settings.rerank == "cosine"),
+            root_task=root_task(artifact.manifest, settings),
+        )
 
 
 def ask_tasks(folder: Path, question: Callable[[Tasks], Coroutine[Any, Any, T]], **settings: Any) -> T:
@@ -108,17 +102,21 @@ class InProcessModel(OnlyModel):
         return self.why_not_ready
 
 
+def client_of(app: Any) -> httpx.AsyncClient:
+    """Of an application, on the event loop of the test."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
 class InProcessClient:
     """Sends requests to the application, each on an event loop of its own."""
 
     def __init__(self, model: InProcessModel) -> None:
         self.backend = model
         self.app: Any = create_app(model)  # type: ignore[arg-type]  # models have more members
-        self.transport = httpx.ASGITransport(self.app)
 
     def send(self, method: str, path: str, **more: Any) -> httpx.Response:
         async def story() -> httpx.Response:
-            async with httpx.AsyncClient(transport=self.transport, base_url="http://test") as client:
+            async with client_of(self.app) as client:
                 return await client.request(method, path, **more)
 
         return asyncio.run(story())
@@ -130,7 +128,7 @@ class InProcessClient:
         return self.send("POST", path, **more)
 
 
-def ask(client: InProcessClient, path: str, **body: Any) -> Any:
+def ask(client: InProcessClient | httpx.Client, path: str, **body: Any) -> Any:
     """The content of an answer, which is 200."""
     response = client.post(path, json=body)
     assert response.status_code == 200, response.text

@@ -3,7 +3,9 @@
 import json
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
 
 POLL_SECONDS = 0.02
@@ -17,6 +19,25 @@ def until(holds: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> float
         assert time.monotonic() < started + seconds
         Event().wait(POLL_SECONDS)
     return time.monotonic() - started
+
+
+@contextmanager
+def repeated(work: Callable[[], object], threads: int = 4) -> Iterator[None]:
+    """So many threads do the work again and again until the end of the block."""
+    stop = Event()
+
+    def repeat() -> None:
+        while not stop.is_set():
+            work()
+
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(repeat) for _ in range(threads)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for one in running:
+        one.result()
 
 
 def sum_of(metrics: str, series: str) -> float:

@@ -181,9 +181,7 @@ def test_a_service_that_exports_its_model_is_alive_and_not_ready(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("drain", "signals"), [("1", 1), (str(NEVER), 2)])
-def test_an_export_that_does_not_end_is_killed_after_the_drain_or_left_at_a_second_signal(
-    drain: str, signals: int, tmp_path: Path
-) -> None:
+def test_an_endless_export_is_killed_after_the_drain_or_left(drain: str, signals: int, tmp_path: Path) -> None:
     model, cache = copy_checkpoint(tmp_path / "model"), tmp_path / "cache"
     with Life(*SERVE, str(model), BERT_CACHE=str(cache), BERT_DRAIN_SECONDS=drain) as life:
         exporter = stop_exporter(life.process)
@@ -222,7 +220,7 @@ if __name__ == "__main__":  # as the child of the check of a tokenizer
     tokenizer_check.check_in_child(tokenizer_check.load)
 
 
-def test_a_signal_during_the_import_of_a_module_in_c_ends_the_start() -> None:
+def test_a_signal_during_an_import_in_c_ends_the_start() -> None:
     """Such a module raises ImportError from the exception of the signal."""
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     reported: list[str] = []

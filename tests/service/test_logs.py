@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.service.logs import ACCESS, OnceAMinute, configure_logging, log_access
 from packbert.service.settings import Settings
+from tests.serving import running
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +60,7 @@ def test_json_lines_have_the_same_fields_and_a_traceback_in_one_line(capsys: pyt
 
 
 @pytest.mark.parametrize("character", [*map(chr, range(0x20)), "\x7f", "\x85", "\x9b", "\u2028", "\u202e", "\ud800"])
-def test_no_character_of_a_client_begins_a_text_line_or_reaches_the_terminal(
-    capsys: pytest.CaptureFixture[str], character: str
-) -> None:
+def test_no_character_of_a_client_begins_a_text_line(capsys: pytest.CaptureFixture[str], character: str) -> None:
     configure(access_log=True)
     sent = f"/x{character}2026-11-22 00:00:00,000 INFO service all is well"
     log_access(route=sent)
@@ -77,9 +74,7 @@ def test_no_character_of_a_client_begins_a_text_line_or_reaches_the_terminal(
     assert len([line for line in lines if line[:1].isdigit()]) == 3
 
 
-def test_a_field_with_white_space_is_quoted_and_letters_of_other_scripts_stay(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_field_with_white_space_is_quoted_and_other_scripts_stay(capsys: pytest.CaptureFixture[str]) -> None:
     configure(access_log=True)
     log_access(route='/北京 status=200 "', status=404)
     assert capsys.readouterr().err.endswith(' route="/北京 status=200 \\"" status=404\n')
@@ -92,11 +87,9 @@ def test_no_access_line_is_written_unless_it_is_asked_for(capsys: pytest.Capture
 
 
 def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> None:
+    logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
     settings = {"BERT_MODEL": str(bert_artifact), "BERT_API_KEY": "topsecret"}
-    with (
-        ServiceProcess(settings | {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}) as process,
-        httpx.Client(base_url=process.url, headers={"authorization": "Bearer topsecret"}) as client,
-    ):
+    with running(settings | logs, authorization="Bearer topsecret") as (process, client):
         answered = client.post("/embed", json={"inputs": ["my private dog", "is hairy"]})
         client.post("/embed", json={"inputs": ["private"], "pooling": "none such"})
         client.get("/nowhere")
@@ -128,3 +121,15 @@ def test_a_library_has_one_line_a_minute_and_the_others_have_all() -> None:
     assert [passes("a.library.part", 1e9 + seconds) for seconds in (0, 1, 59.9, 60, 119, 121)] == [1, 0, 0, 1, 0, 1]
     assert passes("a.library", 1e9)  # the clock was set back
     assert all(passes(name, 1e9) for name in ("a.library_too", "service", "a") * 2)
+
+
+@pytest.mark.parametrize(("tracing", "count"), [(True, 1), (False, 2)])
+def test_a_service_with_traces_says_once_that_the_collector_is_absent(
+    capsys: pytest.CaptureFixture[str], tracing: bool, count: int
+) -> None:
+    settings = Settings(model=".")
+    settings._tracing = tracing
+    configure_logging(settings)
+    for _ in range(2):
+        logging.getLogger("opentelemetry.sdk").error("no collector answers")
+    assert len(capsys.readouterr().err.splitlines()) == count

@@ -21,7 +21,7 @@ from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.request import Chunk
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from packbert.service.workers.supervisor import open_file
-from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle, submit
+from tests.service.fakes import FakeRunner, FakeTime, make_queue, played, sequence, settle, submit
 
 
 def text_of(metrics: Metrics) -> str:
@@ -107,7 +107,7 @@ def files() -> dict[str, Files]:
     return {name: (open_file(), open_file()) for name in ("worker-0", "worker-1", "worker-2")}
 
 
-def test_the_requests_of_all_workers_are_summed_and_those_of_ended_ones_stay(files: dict[str, Files]) -> None:
+def test_requests_of_all_workers_are_summed_and_those_of_ended_ones_stay(files: dict[str, Files]) -> None:
     one, other = Metrics("worker-0", files), Metrics("worker-1", files)
     for metrics in (one, other, other):
         answer(metrics)
@@ -159,7 +159,7 @@ def test_there_is_room_for_a_thousand_models_and_for_every_status(files: dict[st
     assert sum(name.startswith("bert_requests_total") for name in values) >= 200 * 20
 
 
-def test_a_new_pair_of_task_and_status_is_counted_where_no_descriptor_is_free(files: dict[str, Files]) -> None:
+def test_a_new_task_and_status_is_counted_without_a_free_descriptor(files: dict[str, Files]) -> None:
     metrics, limits = Metrics("worker-0", files), resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(free := os.open(os.devnull, os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
@@ -172,7 +172,7 @@ def test_a_new_pair_of_task_and_status_is_counted_where_no_descriptor_is_free(fi
     assert render_metrics(metrics)['bert_requests_total{status="418",task="embed"}'] == 1
 
 
-def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> None:
+def test_the_processes_are_told_apart_and_an_ended_one_is_left_out() -> None:
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="m", precision="int8", device="cpu", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="d")
@@ -202,52 +202,45 @@ def test_what_is_tokenized_is_shown_as_it_is_now() -> None:
         assert (values["bert_tokenizing_requests"], values["bert_tokenizing_characters"]) == (requests, characters)
 
 
-def test_waiting_tokens_include_those_expected_from_tokenizing() -> None:
-    async def story(time: FakeTime) -> None:
-        batcher, metrics = Batcher(run=FakeRunner().run, queue=make_queue(), clock=time.clock), Metrics()
-        metrics.observe_queue({"": batcher}, "CPU", degraded=False)
-        request = batcher.admit(300, 3, timeout_seconds=1000.0)
-        batcher.send(request, Chunk([sequence(1)], left=200))
+@played
+async def test_waiting_tokens_include_those_expected_from_tokenizing(time: FakeTime) -> None:
+    batcher, metrics = Batcher(run=FakeRunner().run, queue=make_queue(), clock=time.clock), Metrics()
+    metrics.observe_queue({"": batcher}, "CPU", degraded=False)
+    request = batcher.admit(300, 3, timeout_seconds=1000.0)
+    batcher.send(request, Chunk([sequence(1)], left=200))
+    values = render_metrics(metrics)
+    assert (values["bert_waiting_tokens"], values["bert_inflight_requests"]) == (204, 1)
+    assert values["bert_wait_seconds_estimated"] > 0
+    batcher.leave(request)
+
+
+@played
+async def test_received_is_the_sum_of_all_ends_and_those_in_flight(time: FakeTime) -> None:
+    runner = FakeRunner(held=True, poisoned={2})
+    batcher = Batcher(
+        run=runner.run,
+        queue=make_queue(token_budget=8, max_tokens=20),
+        clock=time.clock,
+        watchdog=Watchdog(time.clock),
+    )
+    metrics = Metrics()
+    metrics.observe_queue({"": batcher}, "CPU", degraded=False)
+    serving = asyncio.create_task(batcher.serve())
+    tasks = [asyncio.create_task(submit(batcher, [sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
+    await settle()
+    tasks[4].cancel()
+    for step in range(4):
         values = render_metrics(metrics)
-        assert (values["bert_waiting_tokens"], values["bert_inflight_requests"]) == (204, 1)
-        assert values["bert_wait_seconds_estimated"] > 0
-        batcher.leave(request)
-
-    play(story)
-
-
-def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(held=True)
-        runner.poisoned = {2}
-        batcher = Batcher(
-            run=runner.run,
-            queue=make_queue(token_budget=8, max_tokens=20),
-            clock=time.clock,
-            watchdog=Watchdog(time.clock),
+        ended = sum(
+            values[f'bert_queue_requests_total{{outcome="{end}"}}']
+            for end in ("answered", "failed", "refused", "cancelled", "expired")
         )
-        metrics = Metrics()
-        metrics.observe_queue({"": batcher}, "CPU", degraded=False)
-        serving = asyncio.create_task(batcher.serve())
-        tasks = [asyncio.create_task(submit(batcher, [sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
+        assert values['bert_queue_requests_total{outcome="received"}'] == ended + values["bert_inflight_requests"] == 8
+        if step == 1:
+            await asyncio.sleep(7.5)  # the deadline of one who still waits passes
+        runner.release()
         await settle()
-        tasks[4].cancel()
-        for step in range(4):
-            values = render_metrics(metrics)
-            ended = sum(
-                values[f'bert_queue_requests_total{{outcome="{end}"}}']
-                for end in ("answered", "failed", "refused", "cancelled", "expired")
-            )
-            assert (
-                values['bert_queue_requests_total{outcome="received"}'] == ended + values["bert_inflight_requests"] == 8
-            )
-            if step == 1:
-                await asyncio.sleep(7.5)  # the deadline of one who still waits passes
-            runner.release()
-            await settle()
-        assert values["bert_inflight_requests"] == values["bert_waiting_tokens"] == 0
-        await asyncio.gather(*tasks, return_exceptions=True)
-        batcher.close("end")
-        await serving
-
-    play(story)
+    assert values["bert_inflight_requests"] == values["bert_waiting_tokens"] == 0
+    await asyncio.gather(*tasks, return_exceptions=True)
+    batcher.close("end")
+    await serving

@@ -77,6 +77,7 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: nan is not a number above 0"),
         ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
         ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
+        ("BERT_RERANK", "dot", "BERT_RERANK: "),
         ("BERT_TOKEN_BUDGET", "9999999999", "BERT_TOKEN_BUDGET: "),
         ("BERT_HOST", "", "BERT_HOST: it is empty"),  # would listen on every interface
         ("BERT_MODEL", " ", "BERT_MODEL: it is empty"),
@@ -108,7 +109,7 @@ def test_what_became_of_a_gone_setting_names_settings_that_exist() -> None:
     assert {name for sentence in GONE.values() for name in re.findall(r"BERT_[A-Z_]+", sentence)} <= known
 
 
-def test_a_start_with_a_gone_setting_ends_with_code_2_and_its_sentence() -> None:
+def test_a_gone_setting_ends_the_start_with_code_2() -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "packbert", "serve", "--update"],
         env={"BERT_ARTIFACT": "/models/bert", "BERT_MAX_TOP_K": "5", "PYTHONPATH": str(ROOT)},
@@ -148,7 +149,7 @@ def test_settings_do_not_change() -> None:
 @pytest.mark.parametrize(
     "linked", ["BERT_SERVICE_HOST", "BERT_SERVICE_SERVICE_PORT_HTTP", "BERT_SERVICE_PORT_8080_TCP_ADDR"]
 )
-def test_what_kubernetes_sets_for_a_service_of_that_name_is_told_as_such(linked: str) -> None:
+def test_variables_that_kubernetes_sets_are_told_as_such(linked: str) -> None:
     with pytest.raises(
         SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"
     ):

@@ -9,33 +9,12 @@ from training.data.corpus import Source, open_sources
 from training.data.prepare import prepare
 
 ARTICLES = 60  # in each file; with these seeds some of them are held out
-ENGLISH = [
-    "the",
-    "river",
-    "runs",
-    "past",
-    "an",
-    "old",
-    "stone",
-    "house",
-    "where",
-    "two",
-    "small",
-    "birds",
-    "sing",
-    "and",
-    "wait",
-    "for",
-    "rain",
-    "in",
-    "early",
-    "spring",
-]
+ENGLISH = "the river runs past an old stone house where two small birds sing and wait for rain in early spring"
 CHINESE = "我你他在家学校吃饭看书今天很好明天下雨我们去山上走"
 
 
 def english_sentence(draw: random.Random) -> str:
-    return " ".join(draw.choices(ENGLISH, k=draw.randint(4, 14))).capitalize() + "."
+    return " ".join(draw.choices(ENGLISH.split(), k=draw.randint(4, 14))).capitalize() + "."
 
 
 def chinese_sentence(draw: random.Random) -> str:

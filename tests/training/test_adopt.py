@@ -47,7 +47,7 @@ def vocabulary() -> dict[str, int]:
     return Tokenizer.from_file(str(SAMPLE / "tokenizer.json")).get_vocab()
 
 
-def test_the_layers_are_those_of_the_body_and_the_vocabulary_that_of_the_finished_model(folders: Folders) -> None:
+def test_the_layers_are_the_bodys_and_the_vocabulary_the_finished_models(folders: Folders) -> None:
     body, output = folders
     theirs, ours = load_file(body / "model.safetensors"), load_file(output / "model.safetensors")
     name = "encoder.layer.0.output.dense.weight"
@@ -60,9 +60,7 @@ def test_the_layers_are_those_of_the_body_and_the_vocabulary_that_of_the_finishe
     assert np.array_equal(ours[f"{HEADS}.dense.weight"], np.eye(HIDDEN))
 
 
-def test_a_shared_piece_keeps_its_embedding_and_another_one_is_the_mean_of_its_pieces(
-    folders: Folders, vocabulary: dict[str, int]
-) -> None:
+def test_a_shared_piece_keeps_its_embedding_others_have_a_mean(folders: Folders, vocabulary: dict[str, int]) -> None:
     body, output = folders
     theirs = load_file(body / "model.safetensors")["embeddings.word_embeddings.weight"]
     ours = load_file(output / "model.safetensors")[WORDS]
@@ -72,7 +70,7 @@ def test_a_shared_piece_keeps_its_embedding_and_another_one_is_the_mean_of_its_p
     assert np.allclose(ours[vocabulary["interesting"]], mean, atol=2e-3)
 
 
-def test_a_character_is_near_the_word_of_its_translations_and_every_one_has_a_finite_embedding(
+def test_a_character_is_near_its_translations_and_has_a_finite_embedding(
     folders: Folders, vocabulary: dict[str, int]
 ) -> None:
     ours = load_file(folders[1] / "model.safetensors")[WORDS].astype(np.float32)
@@ -92,7 +90,7 @@ def test_a_word_of_every_sentence_goes_with_no_character(vocabulary: dict[str, i
         assert weights[list(pieces).index(vocabulary["."])] == 0.0
 
 
-def test_a_piece_is_split_into_the_longest_pieces_and_into_none_if_a_part_is_missing() -> None:
+def test_a_piece_is_split_into_the_longest_pieces_or_none() -> None:
     known = {"in": 0, "##ter": 1, "##t": 2, "##er": 3, "##b": 4}
     assert split("inter", vocabulary=known) == [0, 1]
     assert split("##terb", vocabulary=known) == [1, 4]

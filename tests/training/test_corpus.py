@@ -60,7 +60,7 @@ def test_about_one_article_in_a_hundred_is_held_out_by_its_text() -> None:
     assert is_held_out([f"article {held_out[0]}", "text"])
 
 
-def test_sampled_sentences_are_of_many_articles_and_none_is_held_out_or_reserved(tmp_path: Path) -> None:
+def test_sampled_sentences_are_of_many_articles_and_none_is_held_out(tmp_path: Path) -> None:
     articles = [[f"Here is sentence {place} of article {number}." for place in range(9)] for number in range(300)]
     held_out = {sentence for article in articles if is_held_out(article) for sentence in article}
     path = tmp_path / "en.txt"

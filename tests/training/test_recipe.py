@@ -104,7 +104,7 @@ def test_a_run_has_its_own_folder_and_rates(tmp_path: Path) -> None:
     assert second.schedule.warm_up == 1_000_000
 
 
-def test_a_run_from_a_grown_model_has_its_sizes_and_a_constant_part(tmp_path: Path) -> None:
+def test_a_run_from_a_grown_model_has_its_sizes(tmp_path: Path) -> None:
     write_config(replace(SHAPE, layers=6, vocabulary_size=20_000), path=tmp_path / "config.json")
     run = Run(name="long", start=tmp_path, constant=True)
     made = recipe(work=tmp_path, tokens=250_000_000, device="cpu", workers=2, run=run)

@@ -130,7 +130,7 @@ def test_tokens_that_are_not_masked_stay(rows: Rows, sources: list[Source]) -> N
 
 
 @pytest.mark.parametrize("draw", [SequenceSampler.draw_long_pair, SequenceSampler.draw_short_pair])
-def test_half_of_the_pairs_follow_each_other_and_half_come_from_two_articles(
+def test_half_of_the_pairs_follow_each_other(
     draw: Callable[[SequenceSampler, int], PackedSequence], sources: list[Source]
 ) -> None:
     (source, _) = sources

@@ -16,7 +16,7 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from packbert.model_export.families import architecture_of
-from tests.export.goldens import expected, run
+from tests.export.goldens import changed, expected, run
 from tests.paths import GOLDEN
 
 BERT = {
@@ -71,14 +71,6 @@ CHANGES = {
     },
 }
 CASES = [(family, key) for family, changes in CHANGES.items() for key in changes]
-
-
-def changed(family: str, folder: Path, **keys: object) -> Path:
-    """A copy of a golden checkpoint with other config values."""
-    shutil.copytree(GOLDEN / family, folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | keys), "utf-8")
-    return folder
 
 
 @pytest.mark.parametrize("stated", ["sans_pos", "rope", "absolute"])
@@ -153,13 +145,10 @@ def test_a_wrappers_prefix_of_all_weights_is_removed_and_reported(prefix: str, t
 def test_head_says_what_a_classifier_without_architectures_classifies(
     name: str, head: str, rows: int, tmp_path: Path
 ) -> None:
-    shutil.copytree(GOLDEN / name, tmp_path / "checkpoint")
-    config = json.loads((GOLDEN / name / "config.json").read_text("utf-8"))
-    kept = {key: value for key, value in config.items() if key not in ("id2label", "label2id")}
-    stated = json.dumps(kept | {"architectures": ["BertModel"]})
-    (tmp_path / "checkpoint" / "config.json").write_text(stated, "utf-8")
+    labels = ("id2label", "label2id")
+    source = changed(name, tmp_path / "checkpoint", labels, architectures=["BertModel"])
     with pytest.raises(ExportError, match="--head labels or --head tags"):
-        export(tmp_path / "checkpoint", tmp_path / "artifact")
-    manifest = export(tmp_path / "checkpoint", tmp_path / "artifact", head=head)
+        export(source, tmp_path / "artifact")
+    manifest = export(source, tmp_path / "artifact", head=head)
     assert head in manifest.heads
     assert manifest.labels == tuple(f"LABEL_{number}" for number in range(rows))

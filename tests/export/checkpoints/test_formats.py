@@ -114,10 +114,8 @@ def test_the_storage_format_does_not_change_the_answer(how: str, tmp_path: Path)
 
 def test_an_encoder_alone_without_its_prefix_is_exported_without_the_heads(tmp_path: Path) -> None:
     def encoder_alone(folder: Path, weights: Arrays) -> None:
-        one_file(
-            folder,
-            {n.removeprefix("bert."): a for n, a in weights.items() if n.startswith("bert.") and "pooler" not in n},
-        )
+        kept = {name: array for name, array in weights.items() if name.startswith("bert.") and "pooler" not in name}
+        one_file(folder, {name.removeprefix("bert."): array for name, array in kept.items()})
 
     manifest = export(bert(tmp_path / "checkpoint", encoder_alone), tmp_path / "artifact")
     assert manifest.heads == ("cls", "mean", "tokens", "layers", "attention")
@@ -209,11 +207,8 @@ def test_a_macberts_pair_head_means_order_and_the_manifest_gives_the_reason(how:
 
 
 def test_a_card_that_only_mentions_macbert_changes_nothing(tmp_path: Path) -> None:
-    source = rewritten(
-        bert(tmp_path / "checkpoint", one_file),
-        "README.md",
-        lambda _: "# BERT with whole word masking\n## See also\n- MacBERT\n",
-    )
+    card, source = "# BERT with whole word masking\n## See also\n- MacBERT\n", bert(tmp_path / "checkpoint", one_file)
+    rewritten(source, "README.md", lambda _: card)
     manifest = export(source, tmp_path / "artifact")
     assert manifest.pair_labels == ("is_next", "not_next")
     assert "pair_labels" not in manifest.assumed
@@ -230,9 +225,7 @@ def test_a_config_without_a_model_type_needs_weights_with_berts_prefix(tmp_path:
 
 
 def test_half_precision_weights_are_read_as_float32() -> None:
-    for name in ("bert-labels", "bert-tags"):  # float16, bfloat16
-        weight = (
-            Checkpoint(GOLDEN / name).weight("classifier.bias", shape=(3,) if name == "bert-labels" else (5,)).load()
-        )
+    for name, classes in (("bert-labels", 3), ("bert-tags", 5)):  # float16, bfloat16
+        weight = Checkpoint(GOLDEN / name).weight("classifier.bias", shape=(classes,)).load()
         assert weight.dtype == np.float32
         assert 0 < np.abs(weight).max() < 1

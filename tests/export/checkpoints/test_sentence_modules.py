@@ -58,6 +58,11 @@ DAMAGED: dict[str, tuple[str, Any, str]] = {  # file, content, sentence
     "a number": ("modules.json", "7", r"modules\.json cannot be read"),
     "no type": ("modules.json", '[{"path": "1_Pooling"}]', r"modules\.json cannot be read"),
     "names": ("modules.json", '["1_Pooling"]', r"modules\.json cannot be read"),
+    "another package": (
+        "modules.json",
+        '[{"path": "", "type": "custom_st.Transformer"}]',
+        r"custom_st\.Transformer, is not computed",
+    ),
     "outside": (
         "modules.json",
         '[{"path": "../x", "type": "sentence_transformers.models.Transformer"}]',
@@ -80,6 +85,10 @@ def read(folder: Path, **more: Any) -> SentenceModel:
 
 def write(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content), "utf-8")
+
+
+def change(path: Path, **more: Any) -> None:
+    write(path, json.loads(path.read_text("utf-8")) | more)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +141,6 @@ def test_a_module_that_is_not_computed_is_refused_or_left_out(tmp_path: Path, ca
     assert [name.rsplit(".", 1)[-1] for name in found.left_out] == list(modules[-len(found.left_out) :])
 
 
-def test_a_class_of_another_package_is_refused(tmp_path: Path) -> None:
-    folder = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN).folder
-    write(folder / "modules.json", [{"path": "", "type": "custom_st.Transformer"}])
-    with pytest.raises(ExportError, match=r"custom_st\.Transformer, is not computed"):
-        read(folder)
-
-
 def test_without_modules_exports_and_names_what_was_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,11 +169,17 @@ def test_damaged_files_are_refused(tmp_path: Path, case: str) -> None:
         read(folder)
 
 
-def test_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stated", "sentence"),
+    [
+        ({"out_features": 17}, r"'linear.bias' of .*2_Dense must have the shape \[17\]; it is \(16,\)"),
+        ({"use_residual": True}, r"weight 'residual\.weight' of .*2_Dense must have the shape .*; it is missing"),
+    ],
+)
+def test_a_weight_of_another_shape_or_none_is_refused(tmp_path: Path, stated: dict[str, Any], sentence: str) -> None:
     folder = sentence_transformers.checkpoint("dense", tmp_path / "checkpoint")
-    config = json.loads((folder / "2_Dense" / "config.json").read_text("utf-8"))
-    write(folder / "2_Dense" / "config.json", config | {"out_features": 17})
-    with pytest.raises(ExportError, match=r"'linear.bias' of .*2_Dense must have the shape \[17\]; it is \(16,\)"):
+    change(folder / "2_Dense" / "config.json", **stated)
+    with pytest.raises(ExportError, match=sentence):
         read(folder)
 
 
@@ -195,16 +203,14 @@ def test_the_length_limit_is_max_seq_length_before_the_tokenizers(
 ) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
     write(folder / "sentence_bert_config.json", {"max_seq_length": stated})
-    tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    write(folder / "tokenizer_config.json", tokenizer | {"model_max_length": own})
+    change(folder / "tokenizer_config.json", model_max_length=own)
     assert export(folder, tmp_path / "artifact").max_tokens == expected
 
 
 @pytest.mark.parametrize(("lowers", "count"), [(True, 1), (False, 0)])
 def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Path, lowers: bool, count: int) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
-    tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    write(folder / "tokenizer_config.json", tokenizer | {"do_lower_case": False})
+    change(folder / "tokenizer_config.json", do_lower_case=False)
     write(folder / "sentence_bert_config.json", {"do_lower_case": lowers})
     export(folder, tmp_path / "artifact")
     written = (tmp_path / "artifact" / "cpu" / "tokenizer.json").read_text("utf-8")
@@ -259,13 +265,3 @@ def test_the_old_layout_is_read_and_keeps_the_checkpoints_name(tmp_path: Path, r
     assert (one.name, one.folder) == ("checkpoint", folder / "0_Transformer")
     assert one.files[ENCODER_CONFIG]["max_seq_length"] == 32
     assert not describe_checkpoint(folder).refused
-
-
-def test_a_residual_without_its_weight_is_refused(tmp_path: Path) -> None:
-    folder = sentence_transformers.checkpoint("dense", tmp_path / "checkpoint")
-    config = json.loads((folder / "2_Dense" / "config.json").read_text("utf-8"))
-    write(folder / "2_Dense" / "config.json", config | {"use_residual": True})
-    with pytest.raises(
-        ExportError, match=r"weight 'residual\.weight' of .*2_Dense must have the shape .*; it is missing"
-    ):
-        read(folder)

@@ -15,7 +15,7 @@ from packbert.service.engine.session import CpuSession
 LOWEST = -0.17
 
 
-def test_gelus_results_are_off_by_half_a_step_at_most_near_zero_too(tmp_path: Path) -> None:
+def test_gelus_results_are_off_by_half_a_step_near_zero_too(tmp_path: Path) -> None:
     rows = np.array(
         [[LOWEST, 0.0, 3.0, 0.5], [LOWEST, -0.1, -0.01, 0.0], [LOWEST, 0.0, 0.001, -0.05], [0.0] * 4], np.float32
     )

@@ -1,7 +1,6 @@
 """The CUDA artifact without a GPU: its graph, its inputs, refusals, and its results in operators that a CPU has."""
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from packbert.model_export.export import export
 from packbert.model_export.families import architecture_of
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.verification.on_cpu import write_portable
+from tests.export.goldens import changed
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"
@@ -50,11 +50,7 @@ def open_graph(artifact: Path, name: str = MODEL) -> ort.InferenceSession:
 @pytest.fixture(scope="module")
 def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with eight heads of 4 channels, which the packed kernels do not take."""
-    folder: Path = tmp_path_factory.mktemp("narrow") / "checkpoint"
-    shutil.copytree(BERT, folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": 8}), "utf-8")
-    return folder
+    return changed("bert", tmp_path_factory.mktemp("narrow") / "checkpoint", num_attention_heads=8)
 
 
 def answers(artifact: Path, lengths: tuple[int, ...] = (5, 40, 17)) -> list[dict[str, Any]]:

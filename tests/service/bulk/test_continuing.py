@@ -23,6 +23,7 @@ from packbert.service.library.client_command import main as client_main
 from packbert.service.library.files import FileError
 from packbert.service.library.job import NOTE, Job, RequestFailed, run_job
 from packbert.service.settings import variables_with
+from tests.conftest import Serve
 
 ROWS = 40_000  # ten parts, of which the first is written long before the last
 REFUSED = [7, 5000, 39_999]  # of the first part, the second and the last
@@ -86,7 +87,7 @@ def run(folder: Path, *options: str) -> int:
     return main([str(folder / "in.txt"), str(folder / "out.npy"), *options])
 
 
-def test_the_same_job_continues_with_every_row_once_and_counts_the_refusals_of_all_parts(
+def test_the_same_job_continues_with_every_row_once(
     job_folder: Path, bert_artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path.name for path in (job_folder / "out.npy.parts").glob("0*")}
@@ -112,7 +113,7 @@ def test_the_same_job_continues_with_every_row_once_and_counts_the_refusals_of_a
         ({}, ["--skip-errors", "--set", "prompt=a "], '--set prompt was unset and is "a "'),
     ],
 )
-def test_a_job_of_which_something_differs_is_refused_by_its_name_and_keeps_the_parts(
+def test_another_job_is_refused_by_its_difference_and_keeps_the_parts(
     job_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -178,37 +179,38 @@ def test_a_job_without_a_finished_part_starts_again_with_other_options(
     assert main([*command, "--skip-errors"]) == 3
 
 
-def test_a_server_that_was_started_with_other_defaults_continues_no_job_of_the_client(
-    bert_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def urls(serve: Serve, bert_artifact: Path) -> list[str]:
+    """Of two services, the second of which has another pooling."""
+    return [str(serve(bert_artifact, BERT_POOLING=pooling).base_url) for pooling in ("cls", "mean")]
+
+
+def test_a_server_with_other_defaults_continues_no_job_of_the_client(
+    urls: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, output = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_text("\n".join(TEXTS) + "\n", "utf-8")
     command = ["embed", str(source), "-o", str(output), "--skip-errors", "--url"]
-    with ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_POOLING": "cls"}) as server:
-        process = start(["packbert", "client", *command, server.url])
-        wait_for_a_part(process, tmp_path / "out.npy.parts")
-        kill(process)
-    with ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_POOLING": "mean"}) as server:
-        assert client_main([*command, server.url]) == 2
-        assert 'parts of another job: pooling was "cls" and is "mean"' in capsys.readouterr().err
-        assert not output.exists()
+    process = start(["packbert", "client", *command, urls[0]])
+    wait_for_a_part(process, tmp_path / "out.npy.parts")
+    kill(process)
+    assert client_main([*command, urls[1]]) == 2
+    assert 'parts of another job: pooling was "cls" and is "mean"' in capsys.readouterr().err
+    assert not output.exists()
 
 
-def test_a_server_that_changes_while_a_job_runs_adds_no_part_to_it(
-    bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_changes_adds_no_part_to_a_running_job(
+    urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "PART_ROWS", 16)
     source, output = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_text("\n".join(f"dog {row}" for row in range(4000)) + "\n", "utf-8")
-    first, second = (
-        ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_POOLING": pooling}) for pooling in ("cls", "mean")
-    )
-    with first, second, Client(first.url, patience_seconds=0.0) as client:
+    with Client(urls[0], patience_seconds=0.0) as client:
         kept: set[str] = set()
 
         def change_the_server(_: int) -> None:
             if found := {path.name for path in (tmp_path / "out.npy.parts").glob("0*")}:
-                client._http.base_url = httpx.URL(second.url)  # as behind a balancer
+                client._http.base_url = httpx.URL(urls[1])  # as behind a balancer
                 kept.update(found)
 
         with pytest.raises(FileError, match='pooling was "cls" and is "mean"'):

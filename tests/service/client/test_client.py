@@ -23,6 +23,7 @@ from packbert.service.library.client import AsyncClient, Client
 from packbert.service.library.client_command import main
 from packbert.service.library.files import FileError
 from packbert.service.library.job import Job, RequestFailed, run_job
+from tests.service.fakes import on_loop
 from tests.service.library.test_engine import ONE_REQUEST
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(41)]
@@ -82,21 +83,19 @@ def test_the_methods_of_one_request_give_what_their_routes_give(server: httpx.Cl
             assert (caught.value.status, caught.value.message) == (response.status_code, response.json()["error"])
 
 
-def test_the_asynchronous_client_answers_many_calls_at_once(server: httpx.Client, client: Client) -> None:
-    async def story() -> None:
-        async with AsyncClient(str(server.base_url), patience_seconds=0.0) as asynchronous:
-            vectors = await asyncio.gather(*(asynchronous.embed([text]) for text in TEXTS))
-            assert np.array_equal(np.concatenate(vectors), client.embed(TEXTS))
-            for method, (values, _) in ONE_REQUEST.items():
-                try:
-                    expected = getattr(client, method)(*values)
-                except RequestFailed as error:
-                    with pytest.raises(RequestFailed, match=re.escape(error.message)):
-                        await getattr(asynchronous, method)(*values)
-                else:
-                    assert await getattr(asynchronous, method)(*values) == expected
-
-    asyncio.run(story())
+@on_loop
+async def test_the_asynchronous_client_answers_many_calls_at_once(server: httpx.Client, client: Client) -> None:
+    async with AsyncClient(str(server.base_url), patience_seconds=0.0) as asynchronous:
+        vectors = await asyncio.gather(*(asynchronous.embed([text]) for text in TEXTS))
+        assert np.array_equal(np.concatenate(vectors), client.embed(TEXTS))
+        for method, (values, _) in ONE_REQUEST.items():
+            try:
+                expected = getattr(client, method)(*values)
+            except RequestFailed as error:
+                with pytest.raises(RequestFailed, match=re.escape(error.message)):
+                    await getattr(asynchronous, method)(*values)
+            else:
+                assert await getattr(asynchronous, method)(*values) == expected
 
 
 def test_a_refused_input_is_named_by_its_place_in_the_call(client: Client) -> None:
@@ -185,9 +184,7 @@ def test_a_model_whose_name_is_a_number_is_refused_by_the_server(client: Client,
         run_job(job, client)
 
 
-def test_a_service_with_a_port_for_operators_answers_calls_and_says_why_not_jobs(
-    bert_artifact: Path, texts_file: Path
-) -> None:
+def test_a_service_with_an_admin_port_answers_calls_and_refuses_jobs(bert_artifact: Path, texts_file: Path) -> None:
     variables = {"BERT_MODEL": str(bert_artifact), "BERT_ADMIN_PORT": str(free_port())}
     with ServiceProcess(variables) as server, Client(server.url) as client:
         assert client.embed("my dog").shape == (1, 32)

@@ -20,6 +20,12 @@ def make_sender(handler: Handler, *, max_requests: int = 4, patience_seconds: fl
     return Sender(http, max_requests=max_requests, patience_seconds=patience_seconds)
 
 
+def failure_of(handler: Handler, *, patience_seconds: float = 60.0) -> RequestFailed:
+    found = make_sender(handler, patience_seconds=patience_seconds).send("/embed", {}, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    return found
+
+
 def number_of(request: httpx.Request) -> int:
     number: int = json.loads(request.content)["number"]
     return number
@@ -33,7 +39,7 @@ def run(sender: Sender, chunks: Iterable[list[Input]]) -> Iterator[tuple[Answers
     return sender.run_in_order(chunks, answer)
 
 
-def test_answers_come_in_the_order_of_the_chunks_although_some_are_refused_first() -> None:
+def test_answers_come_in_the_order_of_chunks_though_some_are_refused() -> None:
     refused: set[int] = set()
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -99,8 +105,7 @@ def test_an_error_of_the_request_is_returned_at_once_with_its_index(status: int)
         calls.append(request)
         return httpx.Response(status, json={"error": "input has 613 tokens", "code": "too_long", "index": 3})
 
-    found = make_sender(handle).send("/embed", {}, accept="application/json")
-    assert isinstance(found, RequestFailed)
+    found = failure_of(handle)
     assert (found.status, found.index, str(found)) == (status, 3, "input has 613 tokens")
     assert len(calls) == 1
 
@@ -109,8 +114,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_after_the_patience() -> Non
     def handle(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused")
 
-    found = make_sender(handle, patience_seconds=0.0).send("/embed", {}, accept="application/json")
-    assert isinstance(found, RequestFailed)
+    found = failure_of(handle, patience_seconds=0.0)
     assert str(found) == "no server answers at http://test/embed: connection refused"
 
 
@@ -129,8 +133,7 @@ def test_an_error_that_does_not_pass_is_returned_at_once(error: httpx.RequestErr
         calls.append(request)
         raise error
 
-    found = make_sender(handle).send("/embed", {}, accept="application/json")
-    assert isinstance(found, RequestFailed)
+    found = failure_of(handle)
     assert str(error) in str(found)
     assert len(calls) == 1
 
@@ -139,14 +142,12 @@ def test_a_busy_server_is_given_up_with_its_own_words() -> None:
     def handle(_: httpx.Request) -> httpx.Response:
         return httpx.Response(429, headers={"retry-after": "20"}, json={"error": "the queue is full"})
 
-    found = make_sender(handle, patience_seconds=10.0).send("/embed", {}, accept="application/json")
-    assert isinstance(found, RequestFailed)
+    found = failure_of(handle, patience_seconds=10.0)
     assert (found.status, str(found)) == (429, "the queue is full")
 
 
 def test_an_answer_of_another_server_is_quoted() -> None:
-    found = make_sender(lambda _: httpx.Response(404, text="<html>nothing")).send("/", {}, accept="application/json")
-    assert isinstance(found, RequestFailed)
+    found = failure_of(lambda _: httpx.Response(404, text="<html>nothing"))
     assert str(found) == "HTTP 404: <html>nothing"
 
 

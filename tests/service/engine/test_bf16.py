@@ -25,6 +25,7 @@ from packbert.service.prepare import find_model
 from packbert.service.scheduling.cores import SERIAL, Concurrency
 from packbert.service.settings import Settings
 from tests.paths import GOLDEN
+from tests.service.engine.runners import PER_CORE, open_runner
 
 HAS_BF16, HAS_NOT = {"avx512_bf16"}, {"avx2", "avx512_vnni"}
 
@@ -36,10 +37,8 @@ def artifact(exported: Callable) -> Artifact:
 
 @pytest.fixture(scope="module")
 def runner(artifact: Artifact) -> Iterator[ModelRunner]:
-    opened = ModelRunner(artifact, threads=2, concurrency=Concurrency(2, per_core=True))
-    opened.open()
-    yield opened
-    opened.close()
+    with open_runner(artifact, concurrency=PER_CORE) as runner:
+        yield runner
 
 
 def text(length: int, *outputs: str, layers: tuple[int, ...] = ()) -> Tokens:
@@ -48,19 +47,17 @@ def text(length: int, *outputs: str, layers: tuple[int, ...] = ()) -> Tokens:
 
 
 def test_the_vectors_are_those_of_fp32_within_the_bound(runner: ModelRunner, exported: Callable) -> None:
-    exact = ModelRunner(open_artifact(exported("bert").root), threads=1)
-    exact.open()
-    for length in (2, 17, 64, 140):
-        work = [text(length, "cls", "mean", "layer_tokens", layers=(0, 2, LAST))]
-        ((row,), _), ((want,), _) = runner.run_sync(work), exact.run_sync(work)
-        assert row is not None
-        assert want is not None
-        for name, values in want.items():
-            got, expected = (one[name].astype(np.float64) for one in (row, want))
-            cosines = (got * expected).sum(-1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(expected, axis=-1)
-            assert cosines.min() > 0.9998, (name, length)
-            assert values.shape == got.shape
-    exact.close()
+    with open_runner(exported("bert").root, threads=1) as exact:
+        for length in (2, 17, 64, 140):
+            work = [text(length, "cls", "mean", "layer_tokens", layers=(0, 2, LAST))]
+            ((row,), _), ((want,), _) = runner.run_sync(work), exact.run_sync(work)
+            assert row is not None
+            assert want is not None
+            for name, values in want.items():
+                got, expected = (one[name].astype(np.float64) for one in (row, want))
+                cosines = (got * expected).sum(-1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(expected, axis=-1)
+                assert cosines.min() > 0.9998, (name, length)
+                assert values.shape == got.shape
 
 
 def test_the_export_records_that_company_changes_nothing(artifact: Artifact) -> None:

@@ -1,30 +1,38 @@
-"""No silent fallback: BERT_DEVICE=cuda without a usable GPU stops the start; auto warns and serves on the CPU."""
+"""No silent fallback: a GPU that cannot be used stops the start or is reported; the trial of an artifact for CUDA."""
 
+import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-import httpx
 import numpy as np
 import onnxruntime
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
-from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
-from packbert.service.artifact import ManifestError, open_artifact
-from packbert.service.engine.calibration import self_test
-from packbert.service.engine.device import export_device, find_artifact
+from packbert.service.artifact import ManifestError, open_artifact, read_artifact
+from packbert.service.backend import Backend
+from packbert.service.engine import device
+from packbert.service.engine.calibration import golden_tokens, self_test
+from packbert.service.engine.device import ArtifactChoice, export_device, find_artifact, select_artifact
 from packbert.service.engine.runner import ModelRunner
-from packbert.service.engine.session import CudaSession, runtime_fault, runtime_memory, why_cuda_unavailable
-from packbert.service.errors import DeviceError, InferenceFailed
-from packbert.service.scheduling.cores import Concurrency
+from packbert.service.engine.session import CpuSession, CudaSession, runtime_fault, runtime_memory
+from packbert.service.engine.trial import try_graph
+from packbert.service.errors import DeviceError
+from packbert.service.http.app import create_app
+from packbert.service.models import Models
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
+from tests.export.goldens import changed
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
-from tests.serving import fail_to_serve
+from tests.service.engine.runners import PER_CORE, open_runner
+from tests.service.fakes import on_loop, opened
+from tests.service.in_process import client_of
+from tests.serving import fail_to_serve, running
 
 BERT = GOLDEN / "bert"
 
@@ -37,15 +45,7 @@ def both(bert_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def runner(both: Path) -> Iterator[ModelRunner]:
-    opened = ModelRunner(open_artifact(both), threads=1)
-    opened.open()
-    yield opened
-    opened.close()
-
-
-def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both: Path) -> None:
+def test_cuda_that_cannot_be_used_stops_the_start(both: Path) -> None:
     finished = fail_to_serve({"BERT_MODEL": str(both), "BERT_DEVICE": "cuda"})
     assert finished.returncode == 2
     assert "BERT_DEVICE is cuda, but the GPU cannot be used: " in finished.stderr
@@ -74,7 +74,7 @@ def test_an_artifact_is_neither_exported_nor_copied_to_a_cache(bert_artifact: Pa
 
 def test_auto_falls_back_to_the_cpu_with_a_warning(both: Path) -> None:
     settings = {"BERT_MODEL": str(both), "CUDA_VISIBLE_DEVICES": ""}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
+    with running(settings) as (process, client):
         info = client.get("/info").json()
         assert info["device"] == "cpu"
         assert info["execution_provider"] == "CPU"
@@ -82,11 +82,6 @@ def test_auto_falls_back_to_the_cpu_with_a_warning(both: Path) -> None:
         assert "bert_degraded 1.0" in client.get("/metrics").text
         process.terminate()
         assert "DEGRADED: serving on the CPU" in process.output()
-
-
-def test_the_reason_is_a_sentence_or_empty() -> None:
-    fault = why_cuda_unavailable()
-    assert fault == "" or len(fault) > 20
 
 
 def cuda_runtime(code: int, gpus: int) -> Any:
@@ -102,14 +97,14 @@ def cuda_runtime(code: int, gpus: int) -> Any:
     return SimpleNamespace(cudaGetDeviceCount=count, cudaGetErrorString=say)
 
 
-def test_a_driver_too_old_for_the_cuda_runtime_is_reported_with_its_message() -> None:
+def test_a_driver_too_old_for_the_cuda_runtime_is_reported() -> None:
     fault = runtime_fault(cuda_runtime(35, 0))
     assert "answers with error 35: CUDA driver version is insufficient for CUDA runtime version" in fault
     assert runtime_fault(cuda_runtime(0, 0)) == "CUDA finds no GPU"
     assert runtime_fault(cuda_runtime(0, 1)) == ""
 
 
-def test_the_memory_of_a_gpu_is_what_its_runtime_does_not_have_free() -> None:
+def test_the_memory_of_a_gpu_is_what_is_not_free() -> None:
     def count(free: Any, total: Any) -> int:
         free._obj.value, total._obj.value = 3 * 2**30, 80 * 2**30
         return 0
@@ -147,46 +142,14 @@ def test_opening_a_gpu_session_loads_the_libraries_of_wheels(both: Path, monkeyp
     assert loaded
 
 
-@pytest.mark.parametrize(
-    ("ids", "types"), [([-1], [0]), ([5000], [0]), ([5], [2]), ([5], [-1]), ([5] * 200, [0] * 200)]
-)
-def test_an_index_outside_its_table_never_reaches_the_device(
-    runner: ModelRunner, ids: list[int], types: list[int]
-) -> None:
-    tokens = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
-    with pytest.raises(InferenceFailed, match="this model has 0 to"):
-        runner.run_sync([tokens])
-
-
-def test_the_self_test_passes_on_an_exported_artifact(runner: ModelRunner) -> None:
-    assert self_test(runner) > 0.99999
-
-
 def test_the_self_test_covers_the_per_core_session(exported: Callable) -> None:
     """Each of the two sessions in turn is another model's."""
-    opened = {
-        name: ModelRunner(open_artifact(exported(name).root), threads=2, concurrency=Concurrency(2, per_core=True))
-        for name in ("bert", "ernie")
-    }
-    for runner in opened.values():
-        runner.open()
-    changed, other = opened["bert"], opened["ernie"]
-    assert self_test(changed) > 0.99999
-    changed._per_core_session = other._per_core_session
-    with pytest.raises(DeviceError, match="the self-test failed: cosine"):
-        self_test(changed)
-    for runner in opened.values():
-        runner.close()
-
-
-def test_the_self_test_fails_on_another_models_vectors(bert_artifact: Path, tmp_path: Path) -> None:
-    shutil.copytree(bert_artifact, tmp_path / "artifact")
-    with_reversed_golden(open_artifact(bert_artifact).manifest).write(tmp_path / "artifact" / "cpu")
-    changed = ModelRunner(open_artifact(tmp_path / "artifact"), threads=1)
-    changed.open()
-    with pytest.raises(DeviceError, match="the self-test failed: cosine"):
-        self_test(changed)
-    changed.close()
+    bert, ernie = (open_runner(exported(name).root, concurrency=PER_CORE) for name in ("bert", "ernie"))
+    with bert as faulty, ernie as other:
+        assert self_test(faulty) > 0.99999
+        faulty._per_core_session = other._per_core_session
+        with pytest.raises(DeviceError, match="the self-test failed: cosine"):
+            self_test(faulty)
 
 
 @pytest.mark.parametrize(
@@ -214,3 +177,136 @@ def test_nothing_is_exported_for_a_gpu_that_is_not_there(monkeypatch: pytest.Mon
     monkeypatch.setattr("packbert.service.engine.device.CUDA_CHECK", "print('no GPU')")
     with pytest.raises(DeviceError, match="BERT_DEVICE is cuda, but the GPU cannot be used: no GPU"):
         export_device("cuda")
+
+
+class CpuAsCuda(CpuSession):
+    provider = "CUDA"
+
+    def __init__(self, model: Path) -> None:
+        super().__init__(model, threads=1)
+
+
+@pytest.fixture(scope="module")
+def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with eight heads of 4 channels: its graph for CUDA also runs on a CPU."""
+    return changed("bert", tmp_path_factory.mktemp("narrow") / "checkpoint", num_attention_heads=8)
+
+
+@pytest.fixture(scope="module")
+def folder(narrow_heads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact for CUDA alone."""
+    made: Path = tmp_path_factory.mktemp("graphs") / "artifact"
+    export(narrow_heads, made, device="cuda")
+    return made
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packbert.service.engine.session.CudaSession", CpuAsCuda)
+    monkeypatch.setattr(device, "CUDA_CHECK", "print('')")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_graph_for_cuda_answers_as_the_artifact_for_the_cpu(folder: Path, narrow_heads: Path, tmp_path: Path) -> None:
+    export(narrow_heads, tmp_path / "artifact")
+    cuda, cpu = (
+        ModelRunner(artifact, threads=1)
+        for artifact in (read_artifact(folder, "cuda"), open_artifact(tmp_path / "artifact"))
+    )
+    tokens = [golden_tokens(cuda.artifact.manifest, index) for index in (2, 0, 1)]
+    rows = []
+    for runner in (cuda, cpu):
+        runner.open()
+        rows.append(np.concatenate([row["cls"] for row in runner.run_sync(tokens)[0] if row is not None]))
+        assert self_test(runner) > 0.99999
+        runner.close()
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-5)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_trial_passes_a_right_graph_and_names_a_fault(folder: Path, tmp_path: Path) -> None:
+    assert try_graph(folder) == ""
+    export(GOLDEN / "bert", tmp_path / "packed", device="cuda")
+    assert "PackedMultiHeadAttention" in try_graph(tmp_path / "packed")  # it has no kernel on the CPU
+    assert "ManifestError" in try_graph(tmp_path)
+    (tmp_path / "cuda").mkdir()
+    for file in (folder / "cuda").iterdir():
+        (tmp_path / "cuda" / file.name).hardlink_to(file)
+    (tmp_path / "cuda" / MANIFEST).unlink()
+    with_reversed_golden(read_artifact(folder, "cuda").manifest).write(tmp_path / "cuda")
+    assert "the self-test failed: cosine" in try_graph(tmp_path)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_graph_that_passes_its_trial_is_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "TRIAL", "import sys; print(sys.argv[1]); print()")
+    choice = select_artifact(folder, "auto")
+    assert (choice.artifact.folder, choice.degraded) == (folder / "cuda", "")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_without_a_working_graph_the_cpu_serves_or_the_start_ends(
+    folder: Path, bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "TRIAL", "print('no kernel')")
+    for asked in ("cuda", "auto"):
+        with pytest.raises(DeviceError, match="the GPU cannot be used: no kernel"):
+            select_artifact(folder, asked)
+    (tmp_path / "cuda").symlink_to(folder / "cuda")
+    (tmp_path / "cpu").symlink_to(bert_artifact / "cpu")
+    choice = select_artifact(tmp_path, "auto")
+    assert (choice.artifact.manifest.device, choice.degraded) == ("cpu", "no kernel")
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "ended with signal 11"),
+        ("raise SystemExit('an illegal memory access')", "ended with exit code 1: an illegal memory access"),
+        ("import signal; signal.pause()", "has not ended after 0.5 s"),
+    ],
+)
+def test_a_trial_that_crashes_or_hangs_counts_as_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    monkeypatch.setattr(device, "TRIAL_SECONDS", 0.5 if "pause" in program else 60.0)
+    monkeypatch.setattr(device, "TRIAL", program)
+    with pytest.raises(DeviceError, match=reason):
+        select_artifact(folder, "auto")
+
+
+@pytest.mark.usefixtures("gpu")
+@on_loop
+async def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
+    settings = Settings(model=str(folder), token_budget=64, threads=1)
+    async with (
+        opened(Backend(read_artifact(folder, "cuda"), settings, Metrics())) as backend,
+        client_of(create_app(Models([backend]))) as client,
+    ):
+        info = (await client.get("/info")).json()
+        assert (info["device"], info["execution_provider"]) == ("cuda", "CUDA")
+        assert (info["cuda_attention"], info["degraded"]) == ("plain", None)
+        assert (await client.post("/embed", json={"inputs": "the cat"})).status_code == 200
+
+
+@on_loop
+async def test_a_cpu_instead_of_the_gpu_is_told_as_degraded(
+    bert_artifact: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = open_artifact(bert_artifact)
+    with caplog.at_level(logging.WARNING, "service"):
+        for reason in ("", "no kernel"):
+            found = ArtifactChoice(cpu, reason)
+            monkeypatch.setattr(device, "find_artifact", lambda *_, found=found: found)
+            device.find_artifacts([Settings(model=str(bert_artifact))])
+    assert caplog.messages == ["DEGRADED: serving on the CPU, because the GPU cannot be used: no kernel"]
+    settings = Settings(model=str(bert_artifact), token_budget=64, threads=1)
+    async with (
+        opened(Backend(cpu, settings, Metrics(), degraded="no kernel")) as backend,
+        client_of(create_app(Models([backend]))) as client,
+    ):
+        assert (await client.get("/ready")).json() == {"status": "ready", "degraded": "no kernel"}
+        info = (await client.get("/info")).json()
+        assert (info["cuda_attention"], info["degraded"]) == (None, "no kernel")
+        assert "bert_degraded 1.0" in (await client.get("/metrics")).text

@@ -24,7 +24,7 @@ from packbert.service.tasks.flow import answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.turns import DEADLINE, Deadline
 from tests.export.goldens import Artifact as Exported
-from tests.service.fakes import adds_up, sequence, submit
+from tests.service.fakes import adds_up, on_loop, opened, sequence, submit
 
 PATIENCE = 30.0  # seconds for what takes a fraction of one
 
@@ -50,157 +50,128 @@ async def broken(_: Sequence[Tokens], **__: object) -> None:
     raise RuntimeError("the device is gone")
 
 
-def test_a_backend_admits_requests_until_it_drains(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one = backend(open_artifact(bert_artifact))
-        assert await one.ready() == "loading"
-        await one.open()
-        assert await one.ready() == ""
+@on_loop
+async def test_a_backend_admits_requests_until_it_drains(bert_artifact: Path) -> None:
+    one = backend(open_artifact(bert_artifact))
+    assert await one.ready() == "loading"
+    await one.open()
+    assert await one.ready() == ""
+    one.check_admission(1)
+    assert one.tasks.manifest == one.artifact.manifest
+    one.leave()
+    assert await one.ready() == "draining"
+    await one.close()
+    with pytest.raises(Unavailable, match="shutting down"):
         one.check_admission(1)
-        assert one.tasks.manifest == one.artifact.manifest
-        one.leave()
-        assert await one.ready() == "draining"
-        await one.close()
-        with pytest.raises(Unavailable, match="shutting down"):
-            one.check_admission(1)
-
-    asyncio.run(story())
 
 
-def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(bert_artifact: Path) -> None:
+@on_loop
+async def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(bert_artifact: Path) -> None:
     artifact = open_artifact(bert_artifact)
     canary = artifact.manifest.golden[0]
     wrong = dataclasses.replace(canary, cls=(canary.cls[0] + 2 * canary.tolerance, *canary.cls[1:]))
     manifest = dataclasses.replace(artifact.manifest, golden=(wrong, *artifact.manifest.golden[1:]))
-
-    async def story() -> None:
-        one = engine(dataclasses.replace(artifact, manifest=manifest))
-        await one.open()
+    async with opened(engine(dataclasses.replace(artifact, manifest=manifest))) as one:
         assert "the canary's vector is wrong by" in one.readiness()
         assert one.health.fault == ""
-        await one.close()
-
-    asyncio.run(story())
 
 
-def test_a_backend_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one = backend(open_artifact(bert_artifact))
-        await one.open()
+@on_loop
+async def test_a_backend_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) -> None:
+    async with opened(backend(open_artifact(bert_artifact))) as one:
         one.engine._canary.vector = one.engine._canary.vector + 1
         await one.engine._canary.check()
         assert "the canary's vector is wrong" in await one.ready()
         with pytest.raises(Unavailable, match="wrong answers"):
             await submit(one.engine.batcher, [sequence(5)], timeout_seconds=PATIENCE)
         assert one.engine.batcher.counts.refused == 1
-        await one.close()
-
-    asyncio.run(story())
 
 
-def test_an_idle_engine_runs_its_canary(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one = engine(open_artifact(bert_artifact))
-        await one.open()
+@on_loop
+async def test_an_idle_engine_runs_its_canary(bert_artifact: Path) -> None:
+    async with opened(engine(open_artifact(bert_artifact))) as one:
         again = asyncio.Event()
         one.batcher.report = lambda _: again.set()
         async with asyncio.timeout(PATIENCE):
             await again.wait()
-        await one.close()
-        assert adds_up(one.batcher)
-
-    asyncio.run(story())
+    assert adds_up(one.batcher)
 
 
-def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one = engine(open_artifact(bert_artifact), self_check_seconds=1000)
-        await one.open()  # the first batch
-        for _ in range(99):
-            assert one.batcher.counts.received == one.batcher.counts.answered
-            await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
-        again = asyncio.Event()
-        one.batcher.report = lambda _: again.set()
-        async with asyncio.timeout(PATIENCE):
-            await again.wait()
-        assert (one.batcher.counts.received, one.batcher.canaries.received) == (99, 2)
-        await one.close()
-
-    asyncio.run(story())
+@on_loop
+async def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Path) -> None:
+    one = engine(open_artifact(bert_artifact), self_check_seconds=1000)
+    await one.open()  # the first batch
+    for _ in range(99):
+        assert one.batcher.counts.received == one.batcher.counts.answered
+        await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
+    again = asyncio.Event()
+    one.batcher.report = lambda _: again.set()
+    async with asyncio.timeout(PATIENCE):
+        await again.wait()
+    assert (one.batcher.counts.received, one.batcher.canaries.received) == (99, 2)
+    await one.close()
 
 
-def test_the_queue_holds_at_least_one_batch_and_per_core_runs_are_watched_one_by_one(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one = engine(
-            open_artifact(bert_artifact), BERT_THREADS="2", BERT_TOKEN_BUDGET="0", BERT_MAX_WAITING_TOKENS="64"
-        )
-        await one.open()
+@on_loop
+async def test_the_queue_holds_a_batch_and_each_core_is_watched(bert_artifact: Path) -> None:
+    async with opened(
+        engine(open_artifact(bert_artifact), BERT_THREADS="2", BERT_TOKEN_BUDGET="0", BERT_MAX_WAITING_TOKENS="64")
+    ) as one:
         assert one.batcher.queue.max_tokens == one.batcher.queue.token_budget >= 128
         assert one.batcher.concurrency.per_core
         assert one.batcher.watchdog.side_by_side
-        await one.close()
-
-    asyncio.run(story())
 
 
-def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
-        await one.open()
-        one.on_fatal = ended.set
-        one.batcher.run = broken  # type: ignore[assignment]
-        with pytest.raises(InferenceFailed):
-            await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
-        async with asyncio.timeout(PATIENCE):
-            await ended.wait()
-        assert one.readiness() == "every run fails: the model failed: RuntimeError"
-        with pytest.raises(Unavailable, match="every run fails"):
-            one.batcher.check_admission(1)
-        await one.close()
-        assert adds_up(one.batcher)
-
-    asyncio.run(story())
+@on_loop
+async def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_artifact: Path) -> None:
+    one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
+    await one.open()
+    one.on_fatal = ended.set
+    one.batcher.run = broken  # type: ignore[assignment]
+    with pytest.raises(InferenceFailed):
+        await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
+    async with asyncio.timeout(PATIENCE):
+        await ended.wait()
+    assert one.readiness() == "every run fails: the model failed: RuntimeError"
+    with pytest.raises(Unavailable, match="every run fails"):
+        one.batcher.check_admission(1)
+    await one.close()
+    assert adds_up(one.batcher)
 
 
-def test_an_error_in_the_dispatch_loop_leaves_no_request_waiting(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
-        await one.open()
-        one.on_fatal = ended.set
-        one.batcher.report = lambda report: report.no_such_fact  # type: ignore[attr-defined]
-        callers = [
-            asyncio.create_task(submit(one.batcher, [sequence(5, 40)], timeout_seconds=PATIENCE)) for _ in range(5)
-        ]
-        ends = await asyncio.gather(*callers, return_exceptions=True)
-        assert [type(end) for end in ends[1:]] == [Unavailable] * 4
-        assert ended.is_set()
-        assert "the dispatch loop stopped" in one.readiness()
-        await one.close()
-
-    asyncio.run(story())
+@on_loop
+async def test_an_error_in_the_dispatch_loop_leaves_no_request_waiting(bert_artifact: Path) -> None:
+    one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
+    await one.open()
+    one.on_fatal = ended.set
+    one.batcher.report = lambda report: report.no_such_fact  # type: ignore[attr-defined]
+    callers = [asyncio.create_task(submit(one.batcher, [sequence(5, 40)], timeout_seconds=PATIENCE)) for _ in range(5)]
+    ends = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(end) for end in ends[1:]] == [Unavailable] * 4
+    assert ended.is_set()
+    assert "the dispatch loop stopped" in one.readiness()
+    await one.close()
 
 
-def test_a_run_that_hangs_makes_the_engine_not_ready_and_fails_its_requests(bert_artifact: Path) -> None:
-    async def story() -> None:
-        one, ended, never = (
-            engine(open_artifact(bert_artifact), BERT_RUN_TIMEOUT_SECONDS="1"),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
-        await one.open()
-        one.on_fatal = ended.set
-        one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
-        with pytest.raises(Unavailable, match="stuck"):
-            await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
-        assert ended.is_set()
-        assert one.readiness() == "stuck: a run has lasted 1 s (BERT_RUN_TIMEOUT_SECONDS)"
-        await one.close()
-        never.set()
-
-    asyncio.run(story())
+@on_loop
+async def test_a_hanging_run_makes_the_engine_not_ready_and_fails_requests(bert_artifact: Path) -> None:
+    one, ended, never = (
+        engine(open_artifact(bert_artifact), BERT_RUN_TIMEOUT_SECONDS="1"),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
+    await one.open()
+    one.on_fatal = ended.set
+    one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
+    with pytest.raises(Unavailable, match="stuck"):
+        await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
+    assert ended.is_set()
+    assert one.readiness() == "stuck: a run has lasted 1 s (BERT_RUN_TIMEOUT_SECONDS)"
+    await one.close()
+    never.set()
 
 
-def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_counted(bert_artifact: Path) -> None:
+def test_a_refusal_before_the_body_is_cheap_and_counted(bert_artifact: Path) -> None:
     async def story() -> float:
         one = backend(open_artifact(bert_artifact), BERT_MAX_WAITING_TOKENS="128")
         await one.open()
@@ -236,7 +207,7 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
     """Opens the backends of two models on one device; `rates`: the tokens a second that were measured of them."""
 
     @asynccontextmanager
-    async def opened(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[Backend]]:
+    async def both(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[Backend]]:
         first, second = open_artifact(bert_artifact), open_artifact(exported("sample").root)
         one = backend(first, **more)
         other = Backend(second, settings_for(second, **more), Metrics(), beside=one)
@@ -253,7 +224,7 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
         for each in (other, one):
             await each.close()
 
-    return opened
+    return both
 
 
 async def embed_all(one: Backend, texts: Sequence[str]) -> int:
@@ -262,37 +233,32 @@ async def embed_all(one: Backend, texts: Sequence[str]) -> int:
     return len(result.value)
 
 
-def test_a_thousand_sentences_to_a_slow_model_beside_a_fast_default_are_admitted(two: Pair) -> None:
+@on_loop
+async def test_a_thousand_sentences_to_a_slow_model_are_admitted(two: Pair) -> None:
     """The queue counts tokens of the default: 25 of them for each of the sentences' tokens, 400,000 in all."""
-
-    async def story() -> None:
-        async with two(500_000.0, 20_000.0) as (default, slow):
-            assert slow.engine.batcher.model.scale == pytest.approx(25.0)
-            sentences = ["the cat sat on the mat and it was warm there for a while"] * 1000
-            assert await embed_all(slow, sentences) == await embed_all(default, sentences) == 1000
-            assert [one.engine.batcher.counts.answered for one in (default, slow)] == [1, 1]
-
-    asyncio.run(story())
+    async with two(500_000.0, 20_000.0) as (default, slow):
+        assert slow.engine.batcher.model.scale == pytest.approx(25.0)
+        sentences = ["the cat sat on the mat and it was warm there for a while"] * 1000
+        assert await embed_all(slow, sentences) == await embed_all(default, sentences) == 1000
+        assert [one.engine.batcher.counts.answered for one in (default, slow)] == [1, 1]
 
 
-def test_a_model_answers_while_another_one_is_loaded(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
-        async with two(memory=400 * MIB, BERT_MEMORY_LIMIT="500MiB") as (cold, hot):
-            loading, may_load, load = threading.Event(), threading.Event(), cold.engine._load
+@on_loop
+async def test_a_model_answers_while_another_one_is_loaded(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two(memory=400 * MIB, BERT_MEMORY_LIMIT="500MiB") as (cold, hot):
+        loading, may_load, load = threading.Event(), threading.Event(), cold.engine._load
 
-            def wait_and_load(_: ModelEngine, *how: Any) -> None:
-                loading.set()
-                may_load.wait(PATIENCE)
-                load(*how)
+        def wait_and_load(_: ModelEngine, *how: Any) -> None:
+            loading.set()
+            may_load.wait(PATIENCE)
+            load(*how)
 
-            monkeypatch.setattr(ModelEngine, "_load", wait_and_load)
-            hot.engine.device.memory_limit = 1000 * MIB
-            waits = asyncio.create_task(embed_all(cold, ["the cat"]))
-            await asyncio.to_thread(loading.wait, PATIENCE)
-            for _ in range(3):
-                assert await embed_all(hot, ["it rains"]) == 1
-            assert not waits.done()
-            may_load.set()
-            assert await waits == 1
-
-    asyncio.run(story())
+        monkeypatch.setattr(ModelEngine, "_load", wait_and_load)
+        hot.engine.device.memory_limit = 1000 * MIB
+        waits = asyncio.create_task(embed_all(cold, ["the cat"]))
+        await asyncio.to_thread(loading.wait, PATIENCE)
+        for _ in range(3):
+            assert await embed_all(hot, ["it rains"]) == 1
+        assert not waits.done()
+        may_load.set()
+        assert await waits == 1

@@ -14,19 +14,17 @@ from packbert.model_export.verification.reference import one_word_texts
 from packbert.model_export.verification.verify import HARD_WORDS
 from packbert.service.artifact import open_artifact, read_artifact
 from packbert.service.engine.calibration import cosine, self_test
-from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import DeviceError
 from tests.service.engine.changed_files import with_own_digests
+from tests.service.engine.runners import open_runner
 
 
 @pytest.mark.parametrize("name", ["bert", "sample"])
 def test_the_service_is_as_exact_as_the_export(name: str, exported: Callable) -> None:
     artifact = open_artifact(exported(name, "int8").root)
-    runner = ModelRunner(artifact, threads=1)
-    runner.open()
-    assert self_test(runner) == pytest.approx(artifact.manifest.verification["golden_smallest_cosine"], abs=2e-4)
-    assert self_test(runner) > 0.9975
-    runner.close()
+    with open_runner(artifact, threads=1) as runner:
+        assert self_test(runner) == pytest.approx(artifact.manifest.verification["golden_smallest_cosine"], abs=2e-4)
+        assert self_test(runner) > 0.9975
 
 
 def test_the_exports_figure_includes_texts_of_one_word(exported: Callable) -> None:
@@ -52,8 +50,8 @@ def test_the_self_test_sees_weights_that_are_clipped(exported: Callable, tmp_pat
             codes = np.memmap(folder / WEIGHTS, np.int8, "r+", place["offset"], place["length"])
             np.clip(codes, -96, 96, out=codes)
     with_own_digests(folder)
-    clipped = ModelRunner(read_artifact(tmp_path / "artifact", "cpu"), threads=1)
-    clipped.open()
-    with pytest.raises(DeviceError, match="the self-test failed: cosine"):
+    with (
+        open_runner(read_artifact(tmp_path / "artifact", "cpu"), threads=1) as clipped,
+        pytest.raises(DeviceError, match="the self-test failed: cosine"),
+    ):
         self_test(clipped)
-    clipped.close()

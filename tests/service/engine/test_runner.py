@@ -23,6 +23,7 @@ from packbert.service.engine.runner import ModelRunner, is_out_of_memory
 from packbert.service.engine.session import Arrays, Session
 from packbert.service.errors import DeviceError, InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
+from tests.service.engine.runners import PER_CORE, open_runner
 
 
 class LargeArtifact(Artifact):
@@ -33,10 +34,8 @@ class LargeArtifact(Artifact):
 
 @pytest.fixture
 def runner(bert_artifact: Path) -> Iterator[ModelRunner]:
-    one = ModelRunner(open_artifact(bert_artifact), threads=1)
-    one.open()
-    yield one
-    one.close()
+    with open_runner(bert_artifact, threads=1) as runner:
+        yield runner
 
 
 def tokens(*ids: int) -> Tokens:
@@ -83,7 +82,7 @@ def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
     several.close()
 
 
-@pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([5], [2]), ([5] * 145, [0] * 145)])
+@pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([-1], [0]), ([5], [2]), ([5], [-1]), ([5] * 145, [0] * 145)])
 def test_an_index_outside_its_table_is_rejected(runner: ModelRunner, ids: list[int], types: list[int]) -> None:
     """The golden model has 170 words, two segments and 144 positions."""
     outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
@@ -107,7 +106,7 @@ def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: P
 
 
 @pytest.mark.parametrize(("concurrency", "max_in_flight"), [(Concurrency(2), 1), (Concurrency(2, per_core=True), 2)])
-def test_one_batch_runs_at_a_time_on_the_device_or_on_each_core(
+def test_one_batch_runs_at_a_time_on_each_device_or_core(
     bert_artifact: Path, concurrency: Concurrency, max_in_flight: int
 ) -> None:
     class Counting:
@@ -124,16 +123,14 @@ def test_one_batch_runs_at_a_time_on_the_device_or_on_each_core(
             self.running -= 1
             return self.session.run(names, feeds)
 
-    several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
-    several.open()
-    counting = several._session = several._per_core_session = Counting(several._session)  # type: ignore[assignment]
+    with open_runner(bert_artifact, concurrency=concurrency) as several:
+        counting = several._session = several._per_core_session = Counting(several._session)  # type: ignore[assignment]
 
-    async def all_at_once() -> None:
-        await asyncio.gather(*(several.run([tokens(2, n, 3)], all_cores=False) for n in range(10, 20)))
+        async def all_at_once() -> None:
+            await asyncio.gather(*(several.run([tokens(2, n, 3)], all_cores=False) for n in range(10, 20)))
 
-    asyncio.run(all_at_once())
-    assert counting.most == max_in_flight
-    several.close()
+        asyncio.run(all_at_once())
+        assert counting.most == max_in_flight
 
 
 def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: ModelRunner) -> None:
@@ -171,20 +168,18 @@ def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner
 
 def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: Path, tmp_path: Path) -> None:
     _, bad = poison_word(bert_artifact, tmp_path / "poisoned")
-    poisoned = ModelRunner(open_artifact(tmp_path / "poisoned"), threads=1)
-    poisoned.open()
-    rows, _ = poisoned.run_sync([tokens(2, bad, 3)])
-    assert rows == [None]
-    healthy = [tokens(2, 10, 3), tokens(2, *[20] * 15, 3)]
-    rows, _ = poisoned.run_sync([healthy[0], tokens(2, bad, 3), healthy[1]])
-    assert rows[1] is None
-    for one, row in zip(healthy, (rows[0], rows[2]), strict=True):
-        alone = poisoned.run_sync([one])[0][0]
-        assert alone is not None
-        assert row is None or np.array_equal(row["cls"], alone["cls"])  # finite means right, bit for bit
-    rows, _ = poisoned.run_sync([healthy[1], tokens(2, *[bad] * 15, 3)])  # too long for one attention row
-    assert [row is None for row in rows] == [False, True]
-    poisoned.close()
+    with open_runner(tmp_path / "poisoned", threads=1) as poisoned:
+        rows, _ = poisoned.run_sync([tokens(2, bad, 3)])
+        assert rows == [None]
+        healthy = [tokens(2, 10, 3), tokens(2, *[20] * 15, 3)]
+        rows, _ = poisoned.run_sync([healthy[0], tokens(2, bad, 3), healthy[1]])
+        assert rows[1] is None
+        for one, row in zip(healthy, (rows[0], rows[2]), strict=True):
+            alone = poisoned.run_sync([one])[0][0]
+            assert alone is not None
+            assert row is None or np.array_equal(row["cls"], alone["cls"])  # finite means right, bit for bit
+        rows, _ = poisoned.run_sync([healthy[1], tokens(2, *[bad] * 15, 3)])  # too long for one attention row
+        assert [row is None for row in rows] == [False, True]
 
 
 def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner) -> None:
@@ -253,18 +248,16 @@ def test_measuring_finds_a_token_budget(runner: ModelRunner) -> None:
 def test_a_core_of_its_own_gets_small_batches_unless_they_are_short(
     bert_artifact: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: float, budget: int
 ) -> None:
-    runner = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=Concurrency(2, per_core=True))
-    runner.open()
-    tried: list[int] = []
+    with open_runner(bert_artifact, concurrency=PER_CORE) as runner:
+        tried: list[int] = []
 
-    def rates(_: ModelRunner, budgets: Sequence[int]) -> dict[int, float]:
-        tried.extend(budgets)
-        return {one: 2 * one / milliseconds * 1000 for one in budgets}  # of both cores
+        def rates(_: ModelRunner, budgets: Sequence[int]) -> dict[int, float]:
+            tried.extend(budgets)
+            return {one: 2 * one / milliseconds * 1000 for one in budgets}  # of both cores
 
-    monkeypatch.setattr(calibration, "_rates", rates)
-    assert runner.measure(token_budget=0).token_budget == budget
-    assert tried == [128]
-    runner.close()
+        monkeypatch.setattr(calibration, "_rates", rates)
+        assert runner.measure(token_budget=0).token_budget == budget
+        assert tried == [128]
 
 
 def test_a_configured_token_budget_is_used(runner: ModelRunner) -> None:

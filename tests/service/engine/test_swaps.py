@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from packbert.service.settings import Settings
 from packbert.service.tasks.flow import answer_request
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants
+from tests.service.fakes import on_loop, opened
+from tests.service.in_process import client_of
 from tests.service.test_metrics import render_metrics, values_of
 
 OLD, NEW = "bert", "bert-labels"
 KEY = "a key of the administrator"
-PATIENCE = 60.0  # seconds for what takes a fraction of one
 
 
 @pytest.fixture(scope="module")
@@ -76,46 +77,37 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def play(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, PATIENCE))
-
-
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mapping[str, Path], name: str) -> None:
-    async def story() -> None:
-        models, others = served(folders), asyncio.all_tasks()
-        _, swapped = await asyncio.gather(models.open(), models.group[name].swap(str(folders[NEW])))
-        assert swapped
-        assert {id(one) for one in device_of(models).engines} == {id(engine_of(one)) for one in models.group.values()}
-        assert len(device_of(models).engines) == 2
-        await models.close()
-        assert asyncio.all_tasks() == others
-
-    play(story())
+@on_loop
+async def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mapping[str, Path], name: str) -> None:
+    models, others = served(folders), asyncio.all_tasks()
+    _, swapped = await asyncio.gather(models.open(), models.group[name].swap(str(folders[NEW])))
+    assert swapped
+    assert {id(one) for one in device_of(models).engines} == {id(engine_of(one)) for one in models.group.values()}
+    assert len(device_of(models).engines) == 2
+    await models.close()
+    assert asyncio.all_tasks() == others
 
 
-def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
-        engine = engine_of(models.default)
-        engine.self_check_seconds = 0.02
-        await models.open()
-        right, engine._canary.vector = engine._canary.vector, engine._canary.vector + 1
-        await engine._canary.check()
-        assert "wrong answers" in engine.batcher.suspended
-        await put_out(engine)
-        engine._canary.vector = right
-        await until(lambda: not engine.readiness())
-        assert len(await embed(models.default)) == 1
-        await models.close()
-
-    play(story())
+@on_loop
+async def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapping[str, Path]) -> None:
+    models = served(folders, BERT_MEMORY_LIMIT="4GiB")
+    engine = engine_of(models.default)
+    engine.self_check_seconds = 0.02
+    await models.open()
+    right, engine._canary.vector = engine._canary.vector, engine._canary.vector + 1
+    await engine._canary.check()
+    assert "wrong answers" in engine.batcher.suspended
+    await put_out(engine)
+    engine._canary.vector = right
+    await until(lambda: not engine.readiness())
+    assert len(await embed(models.default)) == 1
+    await models.close()
 
 
-def test_a_request_that_a_suspended_default_does_not_answer_is_no_refusal_of_it(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models = served(folders)
-        await models.open()
+@on_loop
+async def test_a_suspended_default_counts_no_refusal_of_another_models_request(folders: Mapping[str, Path]) -> None:
+    async with opened(served(folders)) as models:
         engine_of(models.default).batcher.suspend("it is wrong")
         for model in models.group.values():
             models.default.admit(0)  # before the body names a model
@@ -123,15 +115,11 @@ def test_a_request_that_a_suspended_default_does_not_answer_is_no_refusal_of_it(
                 await embed(model)
         counts = [engine_of(model).batcher.counts for model in models.group.values()]
         assert [(one.received, one.refused, one.answered) for one in counts] == [(1, 1, 0), (1, 0, 1)]
-        await models.close()
-
-    play(story())
 
 
-def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
-        await models.open()
+@on_loop
+async def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Mapping[str, Path]) -> None:
+    async with opened(served(folders, BERT_MEMORY_LIMIT="4GiB")) as models:
         engine = engine_of(models.default)
         await put_out(engine)
         async with engine.device.loading:
@@ -141,18 +129,14 @@ def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Ma
             await asyncio.wait([asked])
         assert len(await embed(models.group["two"])) == 1
         assert engine not in engine.device.loaded
-        await models.close()
-
-    play(story())
 
 
-def test_requests_of_the_model_before_a_swap_are_in_the_gauges_until_they_end(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models = served(folders)
-        await models.open()
+@on_loop
+async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(folders: Mapping[str, Path]) -> None:
+    async with opened(served(folders)) as models:
         before = engine_of(models.default)
         with models.default.answering():
-            request = before.batcher.admit(5, timeout_seconds=PATIENCE)
+            request = before.batcher.admit(5, timeout_seconds=60.0)
             swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
             await until(lambda: engine_of(models.default) is not before)
             values = values_of((await models.render_metrics(""))[0].decode())
@@ -161,15 +145,11 @@ def test_requests_of_the_model_before_a_swap_are_in_the_gauges_until_they_end(fo
         await swapping
         values = values_of((await models.render_metrics(""))[0].decode())
         assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (0, 0)
-        await models.close()
-
-    play(story())
 
 
-def test_a_swap_whose_old_model_is_put_out_leaves_the_name_in_memory(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
-        await models.open()
+@on_loop
+async def test_a_swap_whose_old_model_is_put_out_stays_in_memory(folders: Mapping[str, Path]) -> None:
+    async with opened(served(folders, BERT_MEMORY_LIMIT="4GiB")) as models:
         old = engine_of(models.default)
         with models.default.answering():  # a request that lasts
             swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
@@ -179,41 +159,35 @@ def test_a_swap_whose_old_model_is_put_out_leaves_the_name_in_memory(folders: Ma
             assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
         assert await swapping
         assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
-        await models.close()
-
-    play(story())
 
 
-def test_a_model_that_is_closed_while_it_is_put_out_leaves_no_task(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models, before = served(folders, BERT_MEMORY_LIMIT="4GiB"), asyncio.all_tasks()
-        await models.open()
-        engine = engine_of(models.default)
-        may_run, run = asyncio.Event(), engine.batcher.run
+@on_loop
+async def test_a_model_closed_while_it_is_put_out_leaves_no_task(folders: Mapping[str, Path]) -> None:
+    models, before = served(folders, BERT_MEMORY_LIMIT="4GiB"), asyncio.all_tasks()
+    await models.open()
+    engine = engine_of(models.default)
+    may_run, run = asyncio.Event(), engine.batcher.run
 
-        async def wait_and_run(sequences: Any, *, all_cores: bool) -> Any:
-            await may_run.wait()
-            return await run(sequences, all_cores=all_cores)
+    async def wait_and_run(sequences: Any, *, all_cores: bool) -> Any:
+        await may_run.wait()
+        return await run(sequences, all_cores=all_cores)
 
-        engine.batcher.run = wait_and_run
-        asked = asyncio.create_task(embed(models.default))
-        await until(lambda: engine.batcher.running == 1)
-        putting_out = asyncio.create_task(put_out(engine))
-        await until(lambda: engine not in engine.device.loaded)
-        closing = asyncio.create_task(engine.close())
-        await until(lambda: engine not in engine.device.engines)
-        may_run.set()
-        await asyncio.wait([putting_out, closing, asked])
-        await models.close()
-        assert asyncio.all_tasks() == before
-
-    play(story())
+    engine.batcher.run = wait_and_run
+    asked = asyncio.create_task(embed(models.default))
+    await until(lambda: engine.batcher.running == 1)
+    putting_out = asyncio.create_task(put_out(engine))
+    await until(lambda: engine not in engine.device.loaded)
+    closing = asyncio.create_task(engine.close())
+    await until(lambda: engine not in engine.device.engines)
+    may_run.set()
+    await asyncio.wait([putting_out, closing, asked])
+    await models.close()
+    assert asyncio.all_tasks() == before
 
 
-def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models = served(folders)
-        await models.open()
+@on_loop
+async def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping[str, Path]) -> None:
+    async with opened(served(folders)) as models:
         swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
         await until(models.default._swapping.locked)
         models.leave()
@@ -221,22 +195,17 @@ def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping
             await swapping
         assert await models.default.ready() == "draining"
         assert len(await embed(models.default)) == 1
-        await models.close()
-
-    play(story())
 
 
-def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Mapping[str, Path]) -> None:
-    async def story() -> None:
-        models = served(folders)
-        for name, model in models.group.items():
-            await model.current.open()
-            is_ready = name == "two"
-            assert (await models.default.ready() == "") == is_ready
-            assert f"bert_ready {float(is_ready)}" in (await models.render_metrics(""))[0].decode()
-        await models.close()
-
-    play(story())
+@on_loop
+async def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Mapping[str, Path]) -> None:
+    models = served(folders)
+    for name, model in models.group.items():
+        await model.current.open()
+        is_ready = name == "two"
+        assert (await models.default.ready() == "") == is_ready
+        assert f"bert_ready {float(is_ready)}" in (await models.render_metrics(""))[0].decode()
+    await models.close()
 
 
 def backends_in_memory(besides: frozenset[Backend] = frozenset()) -> frozenset[Backend]:
@@ -253,46 +222,35 @@ async def refusal(model: ServedModel, source: Path) -> str:
     return ""
 
 
-def test_neither_the_first_model_nor_one_that_is_refused_stays_in_memory(
+@on_loop
+async def test_neither_the_first_model_nor_one_that_is_refused_stays_in_memory(
     folders: Mapping[str, Path], tmp_path: Path
 ) -> None:
     (one, other), wrong = variants(folders[OLD], tmp_path)
     of_other_tests = backends_in_memory()
-
-    async def story() -> None:
-        models = served(folders)
-        await models.open()
+    async with opened(served(folders)) as models:
         for source in (one, other):
             assert await models.default.swap(str(source))
             assert "the self-test failed" in await refusal(models.default, wrong)
             # a thread that has just answered may still hold its work
             await until(lambda: len(backends_in_memory(of_other_tests)) == len(models.group))
-        await models.close()
-
-    play(story())
 
 
-def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(folders: Mapping[str, Path], tmp_path: Path) -> None:
+@on_loop
+async def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(
+    folders: Mapping[str, Path], tmp_path: Path
+) -> None:
     sources, _ = variants(folders[OLD], tmp_path)
+    async with opened(served(folders, BERT_ADMIN_KEY=KEY)) as models, client_of(create_app(models)) as client:
 
-    async def story() -> None:
-        models = served(folders, BERT_ADMIN_KEY=KEY)
-        await models.open()
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(create_app(models)), base_url="http://test"
-        ) as client:
+        async def swap(source: Path) -> httpx.Response:
+            body, headers = {"model": "one", "source": str(source)}, {"authorization": f"Bearer {KEY}"}
+            return await client.post("/admin/models", json=body, headers=headers)
 
-            async def swap(source: Path) -> httpx.Response:
-                body, headers = {"model": "one", "source": str(source)}, {"authorization": f"Bearer {KEY}"}
-                return await client.post("/admin/models", json=body, headers=headers)
-
-            answers = await asyncio.gather(*map(swap, sources))
-            digests = [open_artifact(source).digest for source in sources]
-            assert [one.json() for one in answers] == [
-                {"model": "one", "digest": digest, "swapped": True} for digest in digests
-            ]
-            assert models.default.artifact.digest in digests
-            assert [(await swap(folders[NEW])).json()["swapped"] for _ in range(2)] == [True, False]
-        await models.close()
-
-    play(story())
+        answers = await asyncio.gather(*map(swap, sources))
+        digests = [open_artifact(source).digest for source in sources]
+        assert [one.json() for one in answers] == [
+            {"model": "one", "digest": digest, "swapped": True} for digest in digests
+        ]
+        assert models.default.artifact.digest in digests
+        assert [(await swap(folders[NEW])).json()["swapped"] for _ in range(2)] == [True, False]

@@ -73,8 +73,9 @@ def test_the_documentation_has_all_routes_and_no_form_to_send_them(app: Any) -> 
     assert '"supportedSubmitMethods": []' in get(app, f"{ADMIN}/docs").text
 
 
-def test_a_browser_is_not_sent_to_documentation_that_is_not_there(app: Any) -> None:
+def test_a_browser_gets_no_page_and_is_sent_to_no_documentation(app: Any) -> None:
     assert get(app, PUBLIC, headers={"accept": "text/html"}).json() == {"status": "ok"}
+    assert get(app, f"{PUBLIC}/page/main.js").status_code == 404
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -94,7 +95,7 @@ def test_a_running_service_has_two_ports(bert_artifact: Path, workers: int) -> N
         assert service.terminate() == 0
 
 
-def test_an_admin_port_that_is_taken_stops_the_start_before_the_artifact_is_read() -> None:
+def test_a_taken_admin_port_stops_the_start_before_the_artifact() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         variables = variables_with(BERT_MODEL="/nothing", BERT_PORT=str(free_port()), BERT_ADMIN_PORT=str(port))

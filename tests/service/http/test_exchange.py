@@ -1,4 +1,4 @@
-"""How a response is written: whole ones in one piece, others in parts; on a fake transport."""
+"""How a response is written, and how a request ends with its client; on a fake transport."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from packbert.service.http import exchange as exchange_module
-from packbert.service.http.exchange import Exchange
+from packbert.service.http.exchange import ClientConnection, ClientDisconnected, Exchange
+from tests.service.fakes import FakeTime, on_loop, played, settle
 
 Message = dict[str, Any]
 
@@ -87,45 +88,45 @@ def body(content: bytes, *, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": content, "more_body": more}
 
 
-def test_a_whole_response_is_one_write() -> None:
-    played = Play(head((b"content-length", b"2"), (b"x-request-id", b"one")), body(b"ok"))
-    lines = b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\nx-request-id: one\r\n\r\nok"
-    assert played.writes == [lines]
-    assert played.exchange.complete
-    assert played.connection.completed == 1
-    assert not played.connection.closed
+OK, LENGTH = b"HTTP/1.1 200 OK\r\ndate: today\r\n", (b"content-length", b"2")
+IN_CHUNKS = OK + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "messages", "written"),
+    [
+        ({}, [head(LENGTH, (b"a", b"b")), body(b"ok")], OK + b"content-length: 2\r\na: b\r\n\r\nok"),
+        ({"keep_alive": False}, [head(LENGTH), body(b"ok")], OK + b"content-length: 2\r\nconnection: close\r\n\r\nok"),
+        ({}, [head(), body(b"o", more=True), body(b"k")], IN_CHUNKS + b"1\r\no\r\n1\r\nk\r\n0\r\n\r\n"),
+        ({}, [head(), body(b"ok")], IN_CHUNKS + b"2\r\nok\r\n0\r\n\r\n"),
+        ({"method": "HEAD"}, [head(LENGTH), body(b"")], OK + b"content-length: 2\r\n\r\n"),
+        (
+            {"version": "1.0", "keep_alive": False},
+            [head(), body(b"o", more=True), body(b"k")],
+            OK + b"connection: close\r\n\r\nok",
+        ),
+        *(({}, [head() | {"status": status}, body(b"")], b"\r\ndate: today\r\n\r\n") for status in (204, 304)),
+    ],
+    ids=["whole", "last", "parts", "no length", "head", "http 1.0", "204", "304"],
+)
+def test_a_response_is_framed_by_its_messages(options: dict[str, Any], messages: list[Message], written: bytes) -> None:
+    played = Play(*messages, **options)
+    assert b"".join(played.writes).endswith(written)
+    assert (played.exchange.complete, played.connection.completed) == (True, 1)
+    assert played.connection.closed is not options.get("keep_alive", True)
 
 
 def test_a_large_body_is_not_copied_behind_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(Play(head(LENGTH), body(b"ok")).writes) == 1
     monkeypatch.setattr(exchange_module, "JOINED_BYTES", 1)
-    played = Play(head((b"content-length", b"2")), body(b"ok"))
+    played = Play(head(LENGTH), body(b"ok"))
     assert played.writes == [b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\n", b"ok"]
-
-
-def test_the_last_response_of_a_connection_says_so_and_closes_it() -> None:
-    played = Play(head((b"content-length", b"2")), body(b"ok"), keep_alive=False)
-    assert played.writes[0].endswith(b"\r\nconnection: close\r\n\r\nok")
-    assert played.connection.closed
 
 
 @pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\rb", b"\x00", b"\x7f"])
 def test_a_header_cannot_begin_another_one(value: bytes) -> None:
     with pytest.raises(RuntimeError, match="control character"):
-        Play(head((b"content-length", b"2"), (b"x-request-id", value)), body(b"ok"))
-
-
-def test_a_body_in_parts_and_one_without_a_length_are_chunked() -> None:
-    parts = Play(head(), body(b"o", more=True), body(b"k"))
-    assert b"".join(parts.writes).endswith(b"transfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n")
-    alone = Play(head(), body(b"ok"))
-    assert b"".join(alone.writes).endswith(b"transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
-    assert parts.connection.completed == alone.connection.completed == 1
-
-
-def test_a_response_to_head_has_the_length_and_no_body() -> None:
-    played = Play(head((b"content-length", b"2")), body(b""), method="HEAD")
-    assert b"".join(played.writes).endswith(b"content-length: 2\r\n\r\n")
-    assert played.exchange.complete
+        Play(head(LENGTH, (b"x-request-id", value)), body(b"ok"))
 
 
 def test_a_body_of_another_length_than_stated_is_an_error() -> None:
@@ -135,17 +136,17 @@ def test_a_body_of_another_length_than_stated_is_an_error() -> None:
 
 def test_an_application_that_fails_after_its_head_is_answered_with_500() -> None:
     """The head has not been written: another one takes its place."""
-    played = Play(head((b"content-length", b"2")), head((b"content-length", b"3")) | {"status": 500}, body(b"bad"))
+    played = Play(head(LENGTH), head((b"content-length", b"3")) | {"status": 500}, body(b"bad"))
     assert played.writes == [b"HTTP/1.1 500 Internal Server Error\r\ndate: today\r\ncontent-length: 3\r\n\r\nbad"]
 
 
 def test_a_response_waits_for_a_client_that_does_not_read() -> None:
-    played = Play(head((b"content-length", b"2")), body(b"ok"), paused=True)
+    played = Play(head(LENGTH), body(b"ok"), paused=True)
     assert played.connection.waited
     assert len(played.writes) == 1
 
 
-def test_a_body_that_has_arrived_is_received_at_once_and_then_the_disconnect() -> None:
+def test_a_body_is_received_at_once_and_then_the_disconnect() -> None:
     async def story(exchange: Exchange) -> None:
         exchange.add(b"ab")
         exchange.add(b"c")
@@ -157,19 +158,6 @@ def test_a_body_that_has_arrived_is_received_at_once_and_then_the_disconnect() -
     asyncio.run(Play().play(story))
 
 
-def test_a_body_of_unknown_length_ends_with_the_connection_of_an_http_1_0_client() -> None:
-    parts = Play(head(), body(b"o", more=True), body(b"k"), version="1.0", keep_alive=False)
-    assert b"".join(parts.writes) == b"HTTP/1.1 200 OK\r\ndate: today\r\nconnection: close\r\n\r\nok"
-    assert parts.connection.closed
-
-
-@pytest.mark.parametrize("status", [204, 304])
-def test_a_response_without_a_body_has_neither_length_nor_chunks(status: int) -> None:
-    played = Play(head() | {"status": status}, body(b""))
-    assert played.writes[0].endswith(b"\r\ndate: today\r\n\r\n")
-    assert played.exchange.complete
-
-
 @pytest.mark.parametrize(
     "messages",
     [[body(b"ok")], [head(), body(b"ok"), body(b"ok")], [head(), body(b"o", more=True), head()], [{"type": "x"}]],
@@ -177,3 +165,51 @@ def test_a_response_without_a_body_has_neither_length_nor_chunks(status: int) ->
 def test_messages_out_of_order_are_errors(messages: list[Message]) -> None:
     with pytest.raises(RuntimeError, match="out of order"):
         Play(*messages)
+
+
+@played
+async def test_a_disconnect_cancels_the_work_at_once(time: FakeTime) -> None:
+    connection = ClientConnection()
+    asyncio.get_running_loop().call_later(3, connection.on_disconnect)
+    with pytest.raises(ClientDisconnected), connection:
+        await asyncio.sleep(1000)
+    assert time.now == 3.0
+    assert len(asyncio.all_tasks()) == 1
+    await asyncio.sleep(1)  # the task itself is no longer cancelled, and can send its response
+
+
+@on_loop
+async def test_work_does_not_start_after_a_disconnect() -> None:
+    connection, started = ClientConnection(), []
+    connection.on_disconnect()
+    with pytest.raises(ClientDisconnected), connection:
+        started.append(1)
+    assert not started
+
+
+@on_loop
+async def test_a_disconnect_after_the_work_cancels_nothing() -> None:
+    connection = ClientConnection()
+    with connection:
+        await settle()
+    connection.on_disconnect()
+    await settle()
+
+
+@on_loop
+async def test_an_error_of_the_work_is_raised() -> None:
+    with pytest.raises(ValueError, match="why"), ClientConnection():
+        raise ValueError("why")
+
+
+@on_loop
+async def test_a_cancellation_without_a_disconnect_stays_a_cancellation() -> None:
+    async def work() -> None:
+        with ClientConnection():
+            await asyncio.sleep(1000)
+
+    task = asyncio.create_task(work())
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -26,23 +26,14 @@ from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.flow import Limits, Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import InstantQueue
+from tests.service.http.fake_model import call
 from tests.service.in_process import InProcessModel
 
 LONGEST_TURN_SECONDS = 0.25  # of processor time: 0.02 with room for any machine; the worst were 0.4 to 7 s
 MEMORY_MIB = 128
 HEADS = (
-    "cls",
-    "mean",
-    "pooler",
-    "fill_mask",
-    "pair",
-    "labels",
-    "tags",
-    "spans",
-    "choices",
-    "attention",
-    "tokens",
-    "sparse",
+    *("cls", "mean", "pooler", "fill_mask", "pair", "labels"),
+    *("tags", "spans", "choices", "attention", "tokens", "sparse"),
 )
 MAIN_FIELDS = ("inputs", "input", "texts", "ids", "text_1", "query", "question", "prompt")  # for the worst values
 EMPTY_BLOCKS = bytes.fromhex(  # eight of deflate, each with its own Huffman codes and no data
@@ -100,18 +91,9 @@ class Service:
         return task_routes(self.backend)  # type: ignore[arg-type]
 
     def post(self, path: str, body: bytes, headers: dict[bytes, bytes]) -> Answer:
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": list(headers.items())}
-        scope |= {"state": {}, "query_string": b""}
+        scope: dict[str, Any] = {"method": "POST", "path": path, "headers": list(headers.items()), "state": {}}
         self.turns.started, self.turns.longest = time.thread_time(), 0.0
-        self.loop.run_until_complete(self.app(scope, receive, send))
+        sent = self.loop.run_until_complete(call(self.app, scope, body))
         return Answer(
             sent[0]["status"], sent[1]["body"], max(self.turns.longest, time.thread_time() - self.turns.started)
         )

@@ -1,8 +1,8 @@
 """More models than BERT_MEMORY_LIMIT holds: they are loaded on demand, and the least recently used one is put out."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,20 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import WEIGHTS
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import with_own_digests
+from tests.service.in_process import ask
 from tests.service.polling import until
+from tests.serving import REPLY_SECONDS, running
 
 KEY = "a key of the administrator"
 ADMIN = {"authorization": f"Bearer {KEY}"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
-NAMES = ("first", "second", "third")
+MODELS = {"first": "sample", "second": "distilbert-labels", "third": "bert"}  # with other tokenizers and sizes
+NAMES = tuple(MODELS)
 MIB = 2**20
-WEIGHTS_BYTES = 400 * MIB  # far more than what these models take, which is measured and is never the same
-FOR_TWO = "1000MiB"
+WEIGHTS_BYTES = 200 * MIB  # far more than what these models take, which is measured and is never the same
+FOR_TWO = "500MiB"
 
 
 def copy_with_large_weights(source: Path, target: Path) -> None:
@@ -38,9 +40,8 @@ def copy_with_large_weights(source: Path, target: Path) -> None:
 def folders(
     exported: Callable[..., Artifact], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Path]]:
-    """Three models with other tokenizers and sizes."""
     root = tmp_path_factory.mktemp("large")
-    for name, checkpoint in zip(NAMES, ("sample", "distilbert-labels", "bert"), strict=True):
+    for name, checkpoint in MODELS.items():
         copy_with_large_weights(exported(checkpoint).root, root / name)
     yield {name: root / name for name in NAMES}
     for name in NAMES:
@@ -48,9 +49,9 @@ def folders(
 
 
 @pytest.fixture(scope="module")
-def alone(serve: Callable[..., httpx.Client], folders: Mapping[str, Path]) -> dict[str, Any]:
+def alone(serve: Callable[..., httpx.Client], exported: Callable[..., Artifact]) -> dict[str, Any]:
     """What each model answers in a service of its own."""
-    return {name: serve(folder).post("/embed", json={"inputs": TEXTS}).json() for name, folder in folders.items()}
+    return {name: ask(serve(exported(source).root), "/embed", inputs=TEXTS) for name, source in MODELS.items()}
 
 
 def settings_for(folders: Mapping[str, Path], **more: str) -> dict[str, str]:
@@ -61,14 +62,12 @@ def settings_for(folders: Mapping[str, Path], **more: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def service(folders: Mapping[str, Path]) -> Iterator[httpx.Client]:
     settings = settings_for(folders, BERT_ADMIN_KEY=KEY)
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+    with running(settings) as (_, client):
         yield client
 
 
 def embed(client: httpx.Client, name: str) -> Any:
-    response = client.post("/embed", json={"inputs": TEXTS, "model": name})
-    assert response.status_code == 200, response.text
-    return response.json()
+    return ask(client, "/embed", inputs=TEXTS, model=name)
 
 
 def in_memory(client: httpx.Client) -> set[str]:
@@ -80,17 +79,15 @@ def metric(client: httpx.Client, series: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series + " "))
 
 
-def test_the_default_is_in_memory_after_the_start_and_each_model_is_ready(folders: Mapping[str, Path]) -> None:
-    with ServiceProcess(settings_for(folders)) as process, httpx.Client(base_url=process.url) as client:
-        assert in_memory(client) == {"first", "third"}
-        for name in NAMES:
-            assert client.get(f"/models/{name}/ready").status_code == 200
-            assert client.get(f"/models/{name}/info").json()["memory_bytes"] >= WEIGHTS_BYTES
+def test_the_default_is_in_memory_and_each_model_is_ready(service: httpx.Client) -> None:
+    """The first of the tests that use the service."""
+    assert in_memory(service) == {"first", "third"}
+    for name in NAMES:
+        assert service.get(f"/models/{name}/ready").status_code == 200
+        assert service.get(f"/models/{name}/info").json()["memory_bytes"] >= WEIGHTS_BYTES
 
 
-def test_the_least_recently_used_model_is_put_out_and_answers_are_those_of_the_models_alone(
-    service: httpx.Client, alone: dict[str, Any]
-) -> None:
+def test_the_least_recently_used_model_is_put_out(service: httpx.Client, alone: dict[str, Any]) -> None:
     for name in ("second", "third"):
         assert embed(service, name) == alone[name]
     assert in_memory(service) == {"second", "third"}
@@ -121,18 +118,14 @@ def test_clients_of_all_models_at_once_all_get_the_right_answer(service: httpx.C
     faults: list[tuple[str, int, str]] = []
 
     def ask(first: int) -> None:
-        with httpx.Client(base_url=service.base_url, timeout=REPLY_SECONDS) as client:
-            for number in range(first, first + 40):
-                name = NAMES[number % 3]
-                answer = client.post("/embed", json={"inputs": TEXTS, "model": name})
-                if answer.status_code != 200 or answer.json() != alone[name]:
-                    faults.append((name, answer.status_code, answer.text[:200]))
+        for number in range(first, first + 12):
+            name = NAMES[number % 3]
+            answer = service.post("/embed", json={"inputs": TEXTS, "model": name})
+            if answer.status_code != 200 or answer.json() != alone[name]:
+                faults.append((name, answer.status_code, answer.text[:200]))
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
     assert faults == []
     assert len(in_memory(service)) <= 2
 
@@ -145,21 +138,14 @@ def test_a_model_that_is_not_in_memory_can_be_swapped(
         assert "first" not in in_memory(service)
         body = {"model": "first", "source": str(folders[source])}
         assert service.post("/admin/models", json=body, headers=ADMIN).json()["swapped"]
-        for _ in range(8):  # over new connections, so that any API process answers: all have followed
-            got = httpx.post(
-                f"{service.base_url}/embed", json={"inputs": TEXTS, "model": "first"}, timeout=REPLY_SECONDS
-            )
-            assert got.json() == answer
+        assert embed(service, "first") == answer
         assert len(in_memory(service)) == 2
 
 
-def test_a_model_that_cannot_be_loaded_again_answers_503_until_it_can_and_leaves_the_others_in_memory(
+def test_a_model_that_cannot_be_loaded_answers_503_until_it_can(
     folders: Mapping[str, Path], alone: dict[str, Any]
 ) -> None:
-    with (
-        ServiceProcess(settings_for(folders)) as process,
-        httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client,
-    ):
+    with running(settings_for(folders)) as (_, client):
         for name, status in (("first", 503), ("second", 200)):  # of the service: that of the default
             others = [other for other in NAMES if other != name]
             assert [embed(client, other) for other in others] == [alone[other] for other in others]
@@ -186,10 +172,10 @@ def test_a_model_that_cannot_be_loaded_again_answers_503_until_it_can_and_leaves
             assert embed(client, name) == alone[name]
 
 
-def test_a_limit_that_cannot_hold_one_model_stops_the_start_and_names_both(folders: Mapping[str, Path]) -> None:
-    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="300MiB"))
+def test_a_limit_too_small_for_one_model_stops_the_start(folders: Mapping[str, Path]) -> None:
+    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="150MiB"))
     service.start()
     assert service.process.wait(REPLY_SECONDS) == 1
-    assert "first alone takes 400 MiB of memory, and BERT_MEMORY_LIMIT is 300 MiB: raise it" in service.output()
+    assert "first alone takes 200 MiB of memory, and BERT_MEMORY_LIMIT is 150 MiB: raise it" in service.output()
     assert "Traceback" not in service.output()
     service.close()

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from packbert.model_export.artifact.manifest import WEIGHTS, Manifest
 from packbert.service.artifact import open_artifact
 from packbert.service.http.app import TASKS
 from packbert.service.http.validation import example_of
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import variants, with_reversed_golden
-from tests.service.polling import until
+from tests.service.polling import repeated, until
 from tests.service.workers.service_processes import Service
+from tests.serving import REPLY_SECONDS, running
 
 KEY = "a key of the administrator"
 ADMIN = {"authorization": f"Bearer {KEY}"}
@@ -38,11 +39,24 @@ def folders(exported: Callable[..., Artifact]) -> dict[str, Path]:
     return {"first": exported("sample").root, "second": exported("distilbert-labels").root}
 
 
-@pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
-def service(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[httpx.Client]:
-    stated = " ".join(f"{name}={folder}" for name, folder in folders.items())
-    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY, "BERT_WORKERS": request.param}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+@contextmanager
+def serving(models: str, **more: str) -> Iterator[tuple[ServiceProcess, httpx.Client]]:
+    settings = OWN | {"BERT_MODELS": models, "BERT_ADMIN_KEY": KEY} | more
+    with running(settings) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def service(folders: dict[str, Path]) -> Iterator[httpx.Client]:
+    with serving(" ".join(f"{name}={folder}" for name, folder in folders.items())) as (_, client):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def workers(folders: dict[str, Path]) -> Iterator[httpx.Client]:
+    """As `service`, with two workers."""
+    models = " ".join(f"{name}={folder}" for name, folder in folders.items())
+    with serving(models, BERT_WORKERS="2") as (_, client):
         yield client
 
 
@@ -77,9 +91,7 @@ def swaps(client: httpx.Client) -> Counter[str]:
     return Counter({outcome: int(float(number)) for outcome, number in counted})
 
 
-def test_a_model_is_named_by_the_body_or_by_the_path_and_the_first_is_the_default(
-    service: httpx.Client, alone: dict[str, Any]
-) -> None:
+def test_body_or_path_names_a_model_and_the_first_is_the_default(service: httpx.Client, alone: dict[str, Any]) -> None:
     assert embed(service, "/embed") == alone["first"]
     for name in NAMES:
         assert embed(service, "/embed", model=name) == alone[name]
@@ -110,14 +122,14 @@ def test_the_document_of_a_model_says_where_its_paths_begin(service: httpx.Clien
     assert "servers" not in service.get("/openapi.json").json()
 
 
-def test_an_unknown_model_is_a_404_in_the_shape_of_the_get_route(service: httpx.Client) -> None:
+def test_an_unknown_model_has_the_shape_of_the_get_route(service: httpx.Client) -> None:
     for path in ("/info", "/ready", "/metrics", "/openapi.json", "/api/tags", "/v1/models", "/v2/health/ready"):
         of_route, of_model = service.post(path, json={}), service.get(f"/models/third{path}")
         assert (of_route.status_code, of_model.status_code) == (405, 404)
         assert isinstance(of_model.json()["error"], str) == isinstance(of_route.json()["error"], str), path
 
 
-def test_a_path_of_a_model_that_has_no_route_is_not_called_an_unknown_model(service: httpx.Client) -> None:
+def test_a_path_of_a_model_without_a_route_is_no_unknown_model(service: httpx.Client) -> None:
     for path in ("/v2/models/first/infer", "/v2/models/first/nowhere"):
         answer = service.get(path)
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
@@ -136,7 +148,7 @@ def test_openai_and_azure_name_a_model_as_they_do(service: httpx.Client) -> None
     assert service.get("/v1/models/second").json()["id"] == "second"
 
 
-def test_every_route_without_a_model_in_its_path_takes_the_one_that_the_body_names(service: httpx.Client) -> None:
+def test_every_route_takes_the_model_that_the_body_names(service: httpx.Client) -> None:
     for path, spec in TASKS.items():
         body = example_of(spec.request_model)
         by_body = service.post(path, json=body | {"model": "second"})
@@ -176,7 +188,7 @@ def test_a_deadline_of_the_client_holds_for_the_model_that_it_names(service: htt
         ("/models/third/v1/embeddings", {"input": "a"}, lambda content: content["error"]["message"]),
     ],
 )
-def test_an_unknown_model_is_a_404_in_the_shape_of_the_route_which_names_those_there_are(
+def test_an_unknown_model_has_the_shape_of_its_route_and_names_others(
     service: httpx.Client, path: str, body: Any, message: Callable[[Any], str]
 ) -> None:
     response = service.post(path, json=body)
@@ -207,22 +219,22 @@ def test_each_model_has_its_own_info_and_state(service: httpx.Client) -> None:
         assert f'bert_model_requests_total{{model="{name}",outcome="answered"}}' in metrics
 
 
-def test_a_swap_needs_its_own_key(service: httpx.Client) -> None:
-    body, before = {"model": "second"}, swaps(service)
-    assert service.post("/admin/models", json=body).status_code == 401
-    assert service.post("/admin/models", json=body, headers={"authorization": "Bearer wrong"}).status_code == 401
-    answer = service.post("/admin/models", json=body, headers=ADMIN)
+def test_a_swap_needs_its_own_key(workers: httpx.Client) -> None:
+    body, before = {"model": "second"}, swaps(workers)
+    assert workers.post("/admin/models", json=body).status_code == 401
+    assert workers.post("/admin/models", json=body, headers={"authorization": "Bearer wrong"}).status_code == 401
+    answer = workers.post("/admin/models", json=body, headers=ADMIN)
     assert (answer.status_code, answer.json()["swapped"]) == (200, False)
-    answer = service.post("/admin/models", json=body | {"source": "a" * 5000}, headers=ADMIN)
+    answer = workers.post("/admin/models", json=body | {"source": "a" * 5000}, headers=ADMIN)
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
     assert answer.json()["error"].endswith("at most 4096 are accepted here: send model and source alone")
-    assert swaps(service) - before == {"unchanged": 1}
+    assert swaps(workers) - before == {"unchanged": 1}
 
 
 def test_an_artifact_that_cannot_be_served_changes_nothing_and_says_why(
-    service: httpx.Client, folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
+    workers: httpx.Client, folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
 ) -> None:
-    before = swaps(service)
+    before = swaps(workers)
     for name in ("damaged", "wrong"):
         shutil.copytree(folders["first"], tmp_path / name)
     (tokenizer,) = (tmp_path / "damaged").rglob("tokenizer.json")
@@ -230,14 +242,14 @@ def test_an_artifact_that_cannot_be_served_changes_nothing_and_says_why(
     with_reversed_golden(Manifest.read(tmp_path / "wrong" / "cpu")).write(tmp_path / "wrong" / "cpu")
     for source, why in {"damaged": "tokenizer.json", "wrong": "the self-test failed", "none": "none"}.items():
         body = {"model": "second", "source": str(tmp_path / source)}
-        answer = service.post("/admin/models", json=body, headers=ADMIN)
+        answer = workers.post("/admin/models", json=body, headers=ADMIN)
         assert (answer.status_code, answer.json()["code"]) == (422, "artifact"), answer.text
         assert why in answer.json()["error"]
-    assert embed(service, "/embed", model="second") == alone["second"]
-    assert swaps(service) - before == {"refused": 3}
+    assert embed(workers, "/embed", model="second") == alone["second"]
+    assert swaps(workers) - before == {"refused": 3}
 
 
-def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
+def test_a_swap_to_a_folder_being_overwritten_is_refused_or_whole(
     folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
 ) -> None:
     (weights,) = Path(shutil.copytree(folders["first"], tmp_path / "new")).rglob(WEIGHTS)
@@ -252,8 +264,7 @@ def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
                 for start in range(0, len(content), 2**20):
                     file.write(content[start : start + 2**20])
 
-    settings = OWN | {"BERT_MODELS": f"one={folders['second']}", "BERT_ADMIN_KEY": KEY}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+    with serving(f"one={folders['second']}") as (_, client):
 
         def swap(source: Path) -> httpx.Response:
             return client.post("/admin/models", json={"model": "one", "source": str(source)}, headers=ADMIN)
@@ -261,7 +272,7 @@ def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
         writer = threading.Thread(target=overwrite)
         writer.start()
         try:
-            for _ in range(12):
+            for _ in range(8):
                 answer = swap(tmp_path / "new")
                 assert answer.json().get("code", "artifact") == "artifact", answer.text
                 assert embed(client, "/embed") == alone["first" if answer.status_code == 200 else "second"]
@@ -275,8 +286,7 @@ def test_a_swap_to_a_folder_that_is_being_overwritten_is_refused_or_whole(
 
 def test_neither_good_nor_refused_swaps_take_memory(folders: dict[str, Path], tmp_path: Path) -> None:
     good, wrong = variants(folders["first"], tmp_path)
-    settings = OWN | {"BERT_MODELS": f"one={good[1]}", "BERT_ADMIN_KEY": KEY}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+    with serving(f"one={good[1]}") as (process, client):
 
         def swap(source: Path) -> int:
             embed(client, "/embed")
@@ -285,8 +295,8 @@ def test_neither_good_nor_refused_swaps_take_memory(folders: dict[str, Path], tm
 
         embed(client, "/embed")
         before = memory_bytes(process)
-        assert [swap(good[number % 2]) for number in range(20)] == [200] * 20
-        assert [swap(wrong) for _ in range(20)] == [422] * 20
+        assert [swap(good[number % 2]) for number in range(6)] == [200] * 6
+        assert [swap(wrong) for _ in range(6)] == [422] * 6
         assert memory_bytes(process) < 1.1 * before
 
 
@@ -296,40 +306,31 @@ def memory_bytes(process: ServiceProcess) -> int:
 
 
 def test_every_answer_under_swaps_is_wholly_one_models(
-    service: httpx.Client, folders: dict[str, Path], alone: dict[str, Any]
+    workers: httpx.Client, folders: dict[str, Path], alone: dict[str, Any]
 ) -> None:
     digests = {open_artifact(folder).digest: name for name, folder in folders.items()}
-    stop, faults, seen = threading.Event(), [], set()
+    faults, seen = [], set()
 
     def ask() -> None:
-        with httpx.Client(base_url=service.base_url, timeout=REPLY_SECONDS) as client:
-            while not stop.is_set():
-                answer = client.post("/models/second/embed", json={"inputs": TEXTS})
-                name = digests.get(answer.headers.get("x-model-digest", ""), "none")
-                seen.add(name)
-                if answer.status_code != 200 or answer.json() != alone[name]:
-                    faults.append((answer.status_code, name, answer.text[:200]))
+        answer = workers.post("/models/second/embed", json={"inputs": TEXTS})
+        name = digests.get(answer.headers.get("x-model-digest", ""), "none")
+        seen.add(name)
+        if answer.status_code != 200 or answer.json() != alone[name]:
+            faults.append((answer.status_code, name, answer.text[:200]))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for number in range(24):
+    with repeated(ask):
+        for number in range(8):
             source = folders[NAMES[number % 2]]
-            answer = service.post("/admin/models", json={"model": "second", "source": str(source)}, headers=ADMIN)
+            answer = workers.post("/admin/models", json={"model": "second", "source": str(source)}, headers=ADMIN)
             digest = open_artifact(source).digest
             assert answer.json() == {"model": "second", "digest": digest, "swapped": True}, answer.text
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert faults == []
     assert seen == {*NAMES}
     for _ in range(8):  # over new connections, so that any worker answers: all have followed
-        answer = httpx.post(f"{service.base_url}/embed", json={"inputs": TEXTS, "model": "second"})
+        answer = httpx.post(f"{workers.base_url}/embed", json={"inputs": TEXTS, "model": "second"})
         assert answer.json() == alone["second"]
-    assert embed(service, "/embed") == alone["first"]
-    assert swaps(service)["swapped"] >= 24
+    assert embed(workers, "/embed") == alone["first"]
+    assert swaps(workers)["swapped"] >= 8
 
 
 def test_without_a_source_every_worker_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
@@ -353,8 +354,7 @@ def test_after_a_swap_to_a_copy_the_folder_before_is_not_needed(
     for name in ("before", "after"):
         shutil.copytree(folders["first"], tmp_path / name)
     stated = f"one={tmp_path / 'before'} two={folders['second']}"
-    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": KEY}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+    with serving(stated) as (process, client):
         body = {"model": "one", "source": str(tmp_path / "after")}
         swaps = [client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"] for _ in range(2)]
         assert swaps == [True, False]
@@ -379,13 +379,12 @@ def is_ready(url: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("count", ["1", "2"])
 def test_a_signal_swaps_what_has_changed_in_the_file_of_models(
-    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, workers: str
+    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, count: str
 ) -> None:
     (file := tmp_path / "models").write_text(f"# by name\none: {folders['first']}\ntwo: {folders['first']}\n")
-    settings = OWN | {"BERT_MODELS": str(file), "BERT_WORKERS": workers}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+    with serving(str(file), BERT_ADMIN_KEY="", BERT_WORKERS=count) as (process, client):
         assert embed(client, "/embed", model="two") == alone["first"]
         assert client.post("/admin/models", json={"model": "two"}).status_code == 404
         file.write_text(f"one: {folders['first']}\ntwo: {folders['second']}\n")

@@ -1,19 +1,22 @@
-"""What FastAPI documents from the declared routes, without a server."""
+"""What FastAPI documents from the declared routes."""
 
 import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import TypeAdapter
 
 from packbert.service.http.app import TASKS, create_app
-from tests.service.http.test_fast_path import FakeModel, call
+from packbert.service.http.openapi import InfoResponse
+from tests.service.http.fake_model import FakeModel, call
+from tests.service.in_process import ask
 
 
 def read_document(app: Any) -> bytes:
-    scope = {"type": "http", "method": "GET", "path": "/openapi.json", "query_string": b"", "headers": []}
-    body: bytes = asyncio.run(call(app, scope))[1]["body"]
+    body: bytes = asyncio.run(call(app, {"method": "GET", "path": "/openapi.json"}))[1]["body"]
     return body
 
 
@@ -48,3 +51,63 @@ def test_the_document_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FastAPI, "openapi", build)
     assert [read_document(app) for _ in range(3)] == [b'{"openapi":"3.1.0"}'] * 3
     assert len(built) == 1
+
+
+def resolve(page: dict[str, Any], schema: dict[str, Any]) -> Any:
+    """The schema that a reference points to, or the schema itself."""
+    return page["components"]["schemas"][schema["$ref"].split("/")[-1]] if "$ref" in schema else schema
+
+
+def test_openapi_documents_each_response_and_the_deadline(server: httpx.Client) -> None:
+    paths = server.get("/openapi.json").json()["paths"]
+    operations = {path: next(iter(methods.values())) for path, methods in paths.items()}
+    for path, operation in operations.items():
+        assert all(one["schema"] for one in operation["responses"]["200"]["content"].values()), path
+    assert set(operations["/embed"]["responses"]["200"]["content"]) == {"application/json", "application/x-npy"}
+    assert set(operations["/metrics"]["responses"]["200"]["content"]) == {"text/plain", "application/openmetrics-text"}
+    (timeout,) = operations["/embed"]["parameters"]
+    assert (timeout["in"], timeout["name"], timeout["required"]) == ("header", "x-request-timeout-ms", False)
+
+
+def test_openapi_documents_every_field_of_info(server: httpx.Client) -> None:
+    schema = server.get("/openapi.json").json()["components"]["schemas"]["InfoResponse"]
+    info = server.get("/info").json()
+    assert set(schema["properties"]) == set(info)
+    InfoResponse.model_validate(info)
+
+
+def test_openapi_documents_the_error_bodies(server: httpx.Client) -> None:
+    page = server.get("/openapi.json").json()
+    for path in ("/embed", "/v1/embeddings"):
+        answer = server.post(path, content=b"{}")
+        schema: Any = resolve(
+            page, page["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
+        )
+        body: Any = answer.json()
+        if path == "/v1/embeddings":
+            schema, body = resolve(page, schema["properties"]["error"]), body["error"]
+        assert set(schema["required"]) <= set(body) <= set(schema["properties"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/fill-mask", {"inputs": "the [MASK]"}),
+        ("/fill-mask", {"inputs": ["[MASK] [MASK]", "the [MASK]"]}),
+        ("/fill-mask", {"inputs": "the [MASK] is big", "targets": ["cat", "unaffable", "北京"]}),
+        ("/fill-mask", {"inputs": ["the [MASK] is [MASK] [MASK]", "[MASK]"], "joint": True}),
+        ("/score", {"inputs": "unaffable cat", "variant": "original"}),
+        ("/score", {"inputs": ["unaffable cat", "a"]}),
+        ("/nsp", {"inputs": [["a", "b"]]}),
+        ("/attention", {"inputs": "a cat"}),
+        ("/tokenize", {"inputs": ["a", ["a", "b"]], "details": True}),
+        ("/tokenize", {"inputs": "a", "count": True}),
+        ("/embed", {"inputs": ["a", "a cat"], "pooling": "none", "pieces": True, "words": True}),
+        ("/embed_all", {"inputs": "a"}),
+        ("/embed_sparse", {"inputs": "a", "force": True}),
+        ("/v1/embeddings", {"input": ["a"], "encoding_format": "base64"}),
+    ],
+)
+def test_an_answer_fits_its_documented_model(server: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    model: Any = TASKS[path].response_model
+    TypeAdapter(model).validate_python(ask(server, path, **body))

@@ -127,23 +127,3 @@ def test_what_is_no_file_of_the_page_is_not_found(client: InProcessClient, path:
 
 def test_a_probe_gets_health(client: InProcessClient) -> None:
     assert client.get("/", headers={"accept": "*/*"}).json() == {"status": "ok"}
-
-
-def test_without_the_page_a_browser_is_sent_to_the_documentation(bert_artifact: Path) -> None:
-    with serve_in_process(bert_artifact, BERT_PAGE="false") as client:
-        response = home(client)
-        assert (response.status_code, response.headers["location"]) == (307, "docs")
-        assert client.get("/page/main.js").status_code == 404
-
-
-def test_with_an_administrative_port_there_is_no_page(bert_artifact: Path) -> None:
-    with serve_in_process(bert_artifact, BERT_ADMIN_PORT="9000") as client:
-        assert home(client).json() == {"status": "ok"}
-        assert client.get("/page/main.js").status_code == 404
-
-
-def test_the_page_knows_that_a_key_is_required_and_needs_none_itself(bert_artifact: Path) -> None:
-    with serve_in_process(bert_artifact, BERT_API_KEY="secret") as client:
-        response = home(client)
-        assert '<html lang="en" data-key="required">' in response.text
-        assert "secret" not in response.text

@@ -87,7 +87,7 @@ def test_a_path_that_openais_clients_reach_has_openais_errors(path: str, has_ope
     assert (error_shape_of(path) is OPENAI_ERROR) is has_openais
 
 
-def test_an_object_with_an_array_of_matrices_is_encoded_in_chunks_and_is_that_array_as_npy() -> None:
+def test_an_array_of_matrices_is_encoded_in_chunks_and_as_npy() -> None:
     matrices = VECTORS.reshape(32, 2, -1, 4)
     value = LongObject(names=["a"], matrices=matrices)
     found, turns = encoded(json_bytes(value))

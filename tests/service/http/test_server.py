@@ -1,4 +1,4 @@
-"""A server on real sockets: its limits, the room that it makes, and what becomes of clients that break the protocol."""
+"""A server on real sockets: its limits, clients that break the protocol, the access log, and its end."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ import re
 import resource
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,16 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.harness.client import ask_once, get
+from benchmarks.harness.client import Connection, Outcome, ask_once, get, post
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.address import ListenError
 from packbert.service.errors import Overloaded
 from packbert.service.http import server as server_module
 from packbert.service.http.connection import SLICE_BYTES
 from packbert.service.http.limits import RESERVE
-from packbert.service.http.server import MIN_IDLE_SECONDS, Server
-from tests.service.fakes import FakeTime, settle
-from tests.service.http.test_fast_path import FakeModel
+from packbert.service.http.server import AFTER_DRAIN_SECONDS, LAST_CONNECTIONS_SECONDS, MIN_IDLE_SECONDS, Server
+from tests.service.fakes import FakeTime, on_loop, settle
+from tests.service.http.fake_model import FakeModel
 from tests.service.modeless import LOOPS, play_server, run_server
 
 
@@ -94,18 +94,14 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
 
 
 @pytest.mark.parametrize(("largest", "held"), [(2**23, 2**26), (2**25, 2**28), (1000, 2**23)])
-def test_a_server_holds_8_bodies_of_the_largest_size_and_answers_of_at_least_8_mib(
-    bert_artifact: Path, largest: int, held: int
-) -> None:
+def test_a_server_holds_8_bodies_and_answers_of_at_least_8_mib(bert_artifact: Path, largest: int, held: int) -> None:
     async def story(server: Server, _: int, __: FakeTime) -> None:
         assert server.limits.buffered.most == held
 
     play_server(bert_artifact, story, max_body_bytes=largest)
 
 
-def test_a_server_whose_places_are_all_in_use_answers_probes_and_says_to_others_that_it_is_full(
-    bert_artifact: Path,
-) -> None:
+def test_a_server_without_places_answers_probes_and_says_it_is_full(bert_artifact: Path) -> None:
     async def story(_: Server, port: int, __: FakeTime) -> None:
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(PLACES)]
         for client in clients:
@@ -128,33 +124,28 @@ def test_a_server_whose_places_are_all_in_use_answers_probes_and_says_to_others_
     play_server(bert_artifact, story, most=PLACES)
 
 
-def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_new_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@on_loop
+async def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MIN_IDLE_SECONDS", 0.0)
-
-    async def story() -> None:
-        models: Any = OpenModel(port=0)
-        server = server_module.build(models.settings, models)
-        server.limits.most = 2
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        serving = asyncio.create_task(server.serve([listener]))
-        while server.models is None:  # noqa: ASYNC110 - it has no event
-            await asyncio.sleep(0.01)
-        clients = []
-        for _ in range(3):
-            clients.append(await asyncio.open_connection("127.0.0.1", port))
-            assert await ask_health(*clients[-1]) == b"HTTP/1.1 200 OK"
-        assert await clients[0][0].read() == b""
-        assert await ask_health(*clients[1]) == b"HTTP/1.1 200 OK"
-        assert len(server.limits.connections) == 2
-        for _, writer in clients:
-            writer.close()
-        server.ended.set()
-        await serving
-
-    asyncio.run(story())
+    models: Any = OpenModel(port=0)
+    server = server_module.build(models.settings, models)
+    server.limits.most = 2
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    serving = asyncio.create_task(server.serve([listener]))
+    while server.models is None:  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0.01)
+    clients = []
+    for _ in range(3):
+        clients.append(await asyncio.open_connection("127.0.0.1", port))
+        assert await ask_health(*clients[-1]) == b"HTTP/1.1 200 OK"
+    assert await clients[0][0].read() == b""
+    assert await ask_health(*clients[1]) == b"HTTP/1.1 200 OK"
+    assert len(server.limits.connections) == 2
+    for _, writer in clients:
+        writer.close()
+    server.ended.set()
+    await serving
 
 
 def test_a_port_that_another_process_takes_meanwhile_ends_the_start() -> None:
@@ -234,9 +225,7 @@ async def settled(server: Server) -> None:
 
 @pytest.mark.parametrize("slices", [0, 1, 3])
 @ON_EACH_LOOP
-def test_a_malformed_request_behind_any_answer_is_answered_too_and_ends_its_connection(
-    bert_artifact: Path, loop: str, slices: int
-) -> None:
+def test_a_malformed_request_behind_any_answer_ends_its_connection(bert_artifact: Path, loop: str, slices: int) -> None:
     async def story(server: Server, port: int) -> None:
         found = {}
         backend: Any = server.models.default.current  # type: ignore[union-attr]
@@ -318,3 +307,141 @@ def test_no_response_and_no_connection_leaves_a_cycle(bert_artifact: Path, loop:
     of_asyncio = ("asyncio", "socket", "builtins")  # its transports are cycles by themselves, until Python 3.12
     ours = [one for one in left if type(one).__module__.partition(".")[0] not in of_asyncio or inspect.isframe(one)]
     assert (left if loop == "uvloop" else ours) == []
+
+
+LINE = b" HTTP/1.1\r\nhost: x\r\n"
+PREFLIGHT = b"OPTIONS /embed" + LINE + b"origin: https://a.example\r\naccess-control-request-method: POST\r\n\r\n"
+EMPTY_BODY = b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+Lines = list[dict[str, Any]]
+
+
+def lines_of(
+    artifact: Path, caplog: pytest.LogCaptureFixture, story: Callable[[int], Awaitable[None]], **settings: Any
+) -> Lines:
+    async def played(_: Server, port: int, __: FakeTime) -> None:
+        await story(port)
+        await asyncio.sleep(1)
+
+    with caplog.at_level(logging.INFO, "service.access"):
+        play_server(artifact, played, access_log=True, cors_origins="*", **settings)
+    return [record.__dict__["fields"] for record in caplog.records if record.name == "service.access"]
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "method", "route", "status", "code"),
+    [
+        (b"GET /health" + LINE + b"\r\n", "GET", "/health", 200, None),
+        (b"GET /no%20where%0a" + LINE + b"\r\n", "GET", "/no where\n", 404, None),
+        (b"PUT /embed" + LINE + b"\r\n", "PUT", "/embed", 405, None),
+        (b"POST /embed" + LINE + EMPTY_BODY, "POST", "/embed", 422, "invalid"),
+        (PREFLIGHT, "OPTIONS", "/embed", 200, None),
+        (b"GET /" + b"x" * 20_000 + LINE + b"\r\n", "GET", "/" + "x" * 20_000, 431, "headers_too_large"),
+        (b"POST /embed?key=1" + LINE + b"transfer-encoding: chunked\r\n\r\nZZ", "POST", "/embed", 400, "malformed"),
+        (b"GET /x HTTP/2.0\r\n\r\n", "GET", "/x", 505, "malformed"),
+        (b"nonsense\r\n\r\n", "", "", 400, "malformed"),
+        (b"POST /embed" + LINE + b"content-length: 5\r\n\r\n{", "POST", "/embed", 408, "slow"),
+    ],
+    ids=["get", "404", "405", "422", "preflight", "431", "query", "505", "400", "408"],
+)
+def test_every_response_has_a_line(
+    bert_artifact: Path,
+    caplog: pytest.LogCaptureFixture,
+    request_bytes: bytes,
+    method: str,
+    route: str,
+    status: int,
+    code: str | None,
+) -> None:
+    outcomes = []
+
+    async def story(port: int) -> None:
+        outcomes.append(await ask_once(port, request_bytes))
+
+    (line,) = lines_of(bert_artifact, caplog, story)
+    assert [one.status for one in outcomes] == [status]
+    assert (line["method"], line["route"], line["status"], line.get("code")) == (method, route, status, code)
+    assert line["client"].startswith("127.0.0.1:")
+    assert line["bytes"] == len(outcomes[0].body)
+    head = outcomes[0].head
+    assert line["id"] == (head.partition(b"\r\nx-request-id: ")[2].partition(b"\r\n")[0].decode())
+
+
+def test_a_request_whose_client_leaves_has_a_line_with_499(
+    bert_artifact: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"POST /embed" + LINE + b"content-length: 5\r\n\r\n{")
+            await asyncio.sleep(1)
+
+    (line,) = lines_of(bert_artifact, caplog, story)
+    assert (line["method"], line["route"], line["status"], line["bytes"]) == ("POST", "/embed", 499, 0)
+    assert line["code"] == "client_closed"
+
+
+LINGER_SECONDS = 30.0
+ADMITTED = 422  # of an invalid body: it is read only after the request has been admitted
+INVALID = post("/embed", {})
+
+
+def is_last(outcome: Outcome) -> bool:
+    """Whether the server closes the connection after this response."""
+    return b"\r\nconnection: close" in outcome.head
+
+
+def test_new_requests_are_served_while_it_lingers_and_refused_after_that(bert_artifact: Path) -> None:
+    async def story(server: Server, port: int, time: FakeTime) -> None:
+        kept, idle = Connection(port), Connection(port)
+        for connection in (kept, idle):
+            assert not is_last(await connection.ask(INVALID))
+        server.leave()
+        began = time.now
+        assert (await ask_once(port, get("/ready"))).status == 503
+        outcome = await kept.ask(INVALID)
+        assert (outcome.status, is_last(outcome)) == (ADMITTED, True)
+        await asyncio.sleep(LINGER_SECONDS - 1)
+        assert (await ask_once(port, INVALID)).status == ADMITTED
+        await asyncio.sleep(began + LINGER_SECONDS - time.now + 0.1)
+        for outcome in (await idle.ask(INVALID), await ask_once(port, INVALID)):
+            assert (outcome.status, is_last(outcome)) == (503, True)
+            assert b"\r\nretry-after: 1\r\n" in outcome.head
+
+    play_server(bert_artifact, story, linger_seconds=LINGER_SECONDS)
+
+
+def test_the_last_connection_before_the_port_closes_is_answered(bert_artifact: Path) -> None:
+    async def story(server: Server, port: int, _: FakeTime) -> None:
+        server.leave()
+        await asyncio.sleep(AFTER_DRAIN_SECONDS - 0.01)
+        with socket.create_connection(("127.0.0.1", port)) as late:  # established by the system, not yet accepted
+            await asyncio.sleep(LAST_CONNECTIONS_SECONDS)
+            late.sendall(INVALID)
+            await asyncio.sleep(0.2)
+            assert late.recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert server.ended.is_set()
+
+    play_server(bert_artifact, story, linger_seconds=0)
+
+
+def test_a_request_that_the_protocol_rejects_in_its_body_is_counted_once(bert_artifact: Path) -> None:
+    """The endpoint, which is reading the body, sees the connection close."""
+    head = b"POST /embed HTTP/1.1\r\nhost: x\r\n"
+
+    async def story(server: Server, port: int, _: FakeTime) -> None:
+        malformed = head + b"transfer-encoding: chunked\r\n\r\nnot a number\r\n"
+        unfinished = head + b"content-length: 10\r\n\r\n123"
+        assert [(await ask_once(port, each)).status for each in (malformed, unfinished)] == [400, 408]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(unfinished)
+            await asyncio.sleep(1)
+        await asyncio.sleep(1)
+        assert server.models is not None
+        text = (await server.models.render_metrics(""))[0].decode()
+        counted = [line for line in text.splitlines() if line.startswith("bert_requests_total") and line[-3:] != "0.0"]
+        assert sorted(counted) == [
+            'bert_requests_total{status="400",task="unknown"} 1.0',
+            'bert_requests_total{status="408",task="unknown"} 1.0',
+            'bert_requests_total{status="499",task="embed"} 1.0',
+        ]
+
+    play_server(bert_artifact, story, linger_seconds=0)

@@ -2,10 +2,10 @@
 
 import asyncio
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -19,12 +19,14 @@ from packbert.service.artifact import open_artifact
 from packbert.service.http import shares
 from packbert.service.http.app import create_app
 from packbert.service.http.shares import compare
+from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.flow import TaskResult
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.test_swaps import served
-from tests.service.polling import sum_of, until
-from tests.serving import fail_to_serve
+from tests.service.fakes import on_loop, opened
+from tests.service.in_process import client_of
+from tests.service.polling import repeated, sum_of, until
+from tests.serving import REPLY_SECONDS
 
 TEXTS = ["my dog is hairy", "it rains"]
 MASKS = "the [MASK] is [MASK]"
@@ -49,13 +51,14 @@ class Start(Protocol):
     def __call__(self, content: str) -> tuple[ServiceProcess, Path]: ...
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a service of this file of models."""
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts a service of this file of models, one for all tests that have the same."""
     with ExitStack() as stack:
 
+        @cache
         def started(content: str) -> tuple[ServiceProcess, Path]:
-            (file := tmp_path / "models.yaml").write_text(content)
+            (file := tmp_path_factory.mktemp("models") / "models.yaml").write_text(content)
             settings = OWN | {"BERT_MODELS": str(file)}
             return stack.enter_context(ServiceProcess(settings)), file
 
@@ -63,7 +66,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def post(service: ServiceProcess, path: str, **body: Any) -> httpx.Response:
-    """Over a new connection, so that any API process answers."""
+    """Over a new connection, so that any worker answers."""
     answer = CLIENT.post(service.url + path, json=body)
     assert answer.status_code == 200, answer.text
     return answer
@@ -104,7 +107,7 @@ def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(start: Start
     assert [scrape(service, outcome(one)) for one in ("answered", "left")] == [1, 2]
 
 
-def test_an_unexpected_failure_of_the_other_model_is_logged_and_the_model_answers(
+def test_an_unexpected_failure_of_the_other_model_is_logged(
     old: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (file := tmp_path / "models.yaml").write_text(f"one: {old}\ntwo: {{model: {old}, of: one, weight: 1}}\n")
@@ -113,15 +116,13 @@ def test_an_unexpected_failure_of_the_other_model_is_logged_and_the_model_answer
         raise RuntimeError("of no known kind")
 
     async def story() -> None:
-        models = served({"bert": old}, BERT_MODELS=str(file))
-        await models.open()
-        models.group["two"].current.answering = break_down  # type: ignore[method-assign]
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://x") as client:
+        stated = served({"bert": old}, BERT_MODELS=str(file))
+        async with opened(stated) as models, client_of(create_app(models)) as client:
+            models.group["two"].current.answering = break_down  # type: ignore[method-assign]
             answer = await client.post("/embed", json={"inputs": TEXTS})
             metrics = (await client.get("/metrics")).text
         assert answer.status_code == 200
         assert sum_of(metrics, 'bert_shared_requests_total{model="two",outcome="left"}') == 1
-        await models.close()
 
     asyncio.run(story())
     assert "a request could not be answered by two" in caplog.messages
@@ -167,7 +168,8 @@ def test_an_unexpected_failure_of_the_other_model_is_logged_and_the_model_answer
         ),
     ],
 )
-def test_each_route_is_compared_by_what_the_model_computed(
+@on_loop
+async def test_each_route_is_compared_by_what_the_model_computed(
     exported: Callable[..., Artifact],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -178,31 +180,23 @@ def test_each_route_is_compared_by_what_the_model_computed(
     monkeypatch.setattr(shares, "PATIENCE_SECONDS", 60.0)
     folder, found = exported(checkpoint).root, {}
     (file := tmp_path / "models.yaml").write_text(f"one: {folder}\ntwo: {{model: {folder}, of: one, shadow: 1}}\n")
+    stated = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
+    async with opened(stated) as models, client_of(create_app(models)) as client:
 
-    async def story() -> None:
-        models = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
-        await models.open()
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://x") as client:
+        async def counts() -> list[float]:
+            metrics = (await client.get("/metrics")).text
+            cosine = [f'bert_shadow_cosine_{one}{{model="two"}}' for one in ("count", "sum")]
+            firsts = [f'bert_shadow_first_candidates_total{{agrees="{one}",model="two"}}' for one in ("true", "false")]
+            return [sum_of(metrics, series) for series in (*cosine, *firsts)]
 
-            async def counts() -> list[float]:
-                metrics = (await client.get("/metrics")).text
-                cosine = [f'bert_shadow_cosine_{one}{{model="two"}}' for one in ("count", "sum")]
-                firsts = [
-                    f'bert_shadow_first_candidates_total{{agrees="{one}",model="two"}}' for one in ("true", "false")
-                ]
-                return [sum_of(metrics, series) for series in (*cosine, *firsts)]
-
-            for path, (body, _, _) in asked.items():
-                before = await counts()
-                answer = await asyncio.create_task(client.post(path, json=body))  # the request ends with its task
-                assert answer.status_code == 200, answer.text
-                await asyncio.sleep(0)
-                assert models.group["two"].repeating is not None
-                await models.group["two"].repeating
-                found[path] = [round(now - then, 3) for now, then in zip(await counts(), before, strict=True)]
-        await models.close()
-
-    asyncio.run(story())
+        for path, (body, _, _) in asked.items():
+            before = await counts()
+            answer = await asyncio.create_task(client.post(path, json=body))  # the request ends with its task
+            assert answer.status_code == 200, answer.text
+            await asyncio.sleep(0)
+            assert models.group["two"].repeating is not None
+            await models.group["two"].repeating
+            found[path] = [round(now - then, 3) for now, then in zip(await counts(), before, strict=True)]
     assert found == {path: [cosines, cosines, firsts, 0] for path, (_, cosines, firsts) in asked.items()}
 
 
@@ -282,21 +276,9 @@ def test_a_shadow_that_fails_is_counted_and_changes_no_answer(start: Start, old:
 
 def test_a_shadow_is_dropped_while_another_request_is_answered(start: Start, old: Path) -> None:
     service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n")
-    stop = threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            post(service, "/embed", inputs=TEXTS * 20)
-
-    clients = [threading.Thread(target=ask) for _ in range(4)]
-    for client in clients:
-        client.start()
-    try:
-        until(lambda: scrape(service, outcome("dropped")) > 0)
-    finally:
-        stop.set()
-        for client in clients:
-            client.join()
+    before = scrape(service, outcome("dropped"))
+    with repeated(lambda: post(service, "/embed", inputs=TEXTS * 20)):
+        until(lambda: scrape(service, outcome("dropped")) > before)
 
 
 def test_a_signal_changes_the_shares_and_the_model_of_every_process(start: Start, old: Path, new: Path) -> None:
@@ -341,7 +323,7 @@ def test_a_signal_changes_the_shares_and_the_model_of_every_process(start: Start
 )
 def test_a_wrong_file_of_models_stops_the_start(tmp_path: Path, content: str, fault: str) -> None:
     (file := tmp_path / "models.yaml").write_text(content)
-    ended = fail_to_serve({"BERT_MODELS": str(file)})
-    assert ended.returncode == 2
-    assert f"BERT_MODELS: {file}" in ended.stderr
-    assert fault in ended.stderr
+    with pytest.raises(SettingsError) as raised:
+        Settings.from_environment({"BERT_MODELS": str(file)})
+    assert str(raised.value).startswith(f"BERT_MODELS: {file}")
+    assert fault in str(raised.value)

@@ -28,6 +28,7 @@ from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
+from tests.service.http.fake_model import call
 
 MAX_TURN_SECONDS = 0.25
 MEASUREMENTS = 3  # a garbage collection or a pause of the machine may fall into one
@@ -99,24 +100,9 @@ def resident_bytes() -> int:
 
 async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
     """The status and the bytes of the answer; straight to the application, as the server calls it."""
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-    }
-    scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "state": {}}
-    await app(scope, receive, send)
+    scope = {"method": "POST", "path": path, "raw_path": path.encode(), "headers": headers, "state": {}}
+    sent = await call(app, scope | {"http_version": "1.1", "scheme": "http", "root_path": ""}, body)
     return sent[0]["status"], sent[1]["body"]
 
 

@@ -19,10 +19,12 @@ from packbert.service.errors import Unavailable
 from packbert.service.http.dialects import native
 from packbert.service.library.engine import NOT_OPEN
 from packbert.service.model_cache import ModelError
-from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
+from tests.service.fakes import on_loop
+from tests.service.in_process import client_of
 from tests.service.polling import until
+from tests.serving import REPLY_SECONDS
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
 LONG = "dog " * 400
@@ -142,29 +144,26 @@ def test_from_model_exports_a_checkpoint_as_packbert_serve_does(bert_artifact: P
         Engine.from_model("a/b", precisions="int8")
 
 
-def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Callable[..., Artifact]) -> None:
+@on_loop
+async def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Callable[..., Artifact]) -> None:
     """Also: several engines in one process, each with a model of its own."""
     roots = [exported(name).root for name in ("bert-labels", "bert-tags", "distilbert-labels")]
-
-    async def story() -> None:
-        engines = [Engine.from_model(root, token_budget=256) for root in roots]
-        await asyncio.gather(*(one.open() for one in engines))
-        classifier, tagger, cross_encoder = engines
-        labels = await classifier.predict(["a text", ("a text", "a pair")], top_k=2)
-        assert [len(one) for one in labels] == [2, 2]
-        assert labels[0] == await classifier.run("/predict", inputs="a text", top_k=2)
-        assert labels[1] == await classifier.run("/predict", inputs=["a text", "a pair"], top_k=2)
-        assert await tagger.tag("my dog", aggregation_strategy="simple") == [
-            (await tagger.run("/tag", inputs=["my dog"], aggregation_strategy="simple"))[0]
-        ]
-        ranked = await cross_encoder.rerank("a dog", TEXTS, return_text=True)
-        assert sorted(one["index"] for one in ranked) == list(range(len(TEXTS)))
-        assert ranked[0]["text"] == TEXTS[ranked[0]["index"]]
-        with pytest.raises(ServiceError, match="no tags head"):
-            await classifier.tag("my dog")
-        await asyncio.gather(*(one.close() for one in engines))
-
-    asyncio.run(story())
+    engines = [Engine.from_model(root, token_budget=256) for root in roots]
+    await asyncio.gather(*(one.open() for one in engines))
+    classifier, tagger, cross_encoder = engines
+    labels = await classifier.predict(["a text", ("a text", "a pair")], top_k=2)
+    assert [len(one) for one in labels] == [2, 2]
+    assert labels[0] == await classifier.run("/predict", inputs="a text", top_k=2)
+    assert labels[1] == await classifier.run("/predict", inputs=["a text", "a pair"], top_k=2)
+    assert await tagger.tag("my dog", aggregation_strategy="simple") == [
+        (await tagger.run("/tag", inputs=["my dog"], aggregation_strategy="simple"))[0]
+    ]
+    ranked = await cross_encoder.rerank("a dog", TEXTS, return_text=True)
+    assert sorted(one["index"] for one in ranked) == list(range(len(TEXTS)))
+    assert ranked[0]["text"] == TEXTS[ranked[0]["index"]]
+    with pytest.raises(ServiceError, match="no tags head"):
+        await classifier.tag("my dog")
+    await asyncio.gather(*(one.close() for one in engines))
 
 
 OF_CALLS = {"open", "close", "run", "run_task"}
@@ -193,31 +192,29 @@ def test_an_unpaired_surrogate_is_an_error_of_its_input(engine: Engine) -> None:
     assert (failed.value.code, failed.value.index) == ("tokenizer_failed", len(TEXTS))
 
 
-def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -> None:
-    async def story() -> None:
-        engine = Engine.from_model(str(bert_artifact))
-        assert engine.health() == (False, NOT_OPEN)
-        with pytest.raises(Unavailable, match="the engine is not open: use it in `with "):
-            await engine.embed("my dog")
-        opening = asyncio.create_task(engine.open())
-        await asyncio.sleep(0)
-        assert engine.health() == (False, "the model is loading: try again in a few seconds")
-        await opening
-        await engine.close()
-        engine = Engine.from_model(str(bert_artifact))
-        async with engine:
-            assert engine.health() == (True, "ready")
-            assert engine.info()["model"] == "bert"
-            assert engine.load().waiting_tokens == engine.load().waiting_seconds == 0
-            assert 0 <= engine.load().busy <= 1
-            assert (await engine.embed("my dog")).shape == (1, engine.info()["sizes"]["hidden"])
-        assert not engine.health().ready
-        with pytest.raises(Unavailable, match="shutting down"):
-            await engine.embed("my dog")
-        with pytest.raises(RuntimeError, match="was opened before"):
-            await engine.open()
-
-    asyncio.run(story())
+@on_loop
+async def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -> None:
+    engine = Engine.from_model(str(bert_artifact))
+    assert engine.health() == (False, NOT_OPEN)
+    with pytest.raises(Unavailable, match="the engine is not open: use it in `with "):
+        await engine.embed("my dog")
+    opening = asyncio.create_task(engine.open())
+    await asyncio.sleep(0)
+    assert engine.health() == (False, "the model is loading: try again in a few seconds")
+    await opening
+    await engine.close()
+    engine = Engine.from_model(str(bert_artifact))
+    async with engine:
+        assert engine.health() == (True, "ready")
+        assert engine.info()["model"] == "bert"
+        assert engine.load().waiting_tokens == engine.load().waiting_seconds == 0
+        assert 0 <= engine.load().busy <= 1
+        assert (await engine.embed("my dog")).shape == (1, engine.info()["sizes"]["hidden"])
+    assert not engine.health().ready
+    with pytest.raises(Unavailable, match="shutting down"):
+        await engine.embed("my dog")
+    with pytest.raises(RuntimeError, match="was opened before"):
+        await engine.open()
 
 
 def test_the_threads_of_an_engine_end_with_it(bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,17 +258,15 @@ def test_settings_of_the_environment_are_not_those_of_an_engine(
     assert Engine.from_model(bert_artifact).settings.max_inputs == 2048
 
 
-def test_an_engine_does_not_wait_for_itself(bert_artifact: Path, engine: Engine) -> None:
-    async def story() -> None:
-        async with Engine.from_model(bert_artifact) as own:
-            with pytest.raises(RuntimeError, match="stop the engine's own event loop"):
-                own.wait(own.embed("my dog"))
-            with pytest.raises(RuntimeError, match="open on another event loop"):
-                await engine.embed("my dog")
-            found = await asyncio.to_thread(lambda: list(own.embed_all(TEXTS)))
-            assert np.array_equal(found, await own.embed(TEXTS))
-
-    asyncio.run(story())
+@on_loop
+async def test_an_engine_does_not_wait_for_itself(bert_artifact: Path, engine: Engine) -> None:
+    async with Engine.from_model(bert_artifact) as own:
+        with pytest.raises(RuntimeError, match="stop the engine's own event loop"):
+            own.wait(own.embed("my dog"))
+        with pytest.raises(RuntimeError, match="open on another event loop"):
+            await engine.embed("my dog")
+        found = await asyncio.to_thread(lambda: list(own.embed_all(TEXTS)))
+        assert np.array_equal(found, await own.embed(TEXTS))
 
 
 def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client, bert_artifact: Path) -> None:
@@ -285,8 +280,7 @@ def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client
 
     async def story() -> None:
         async with Engine.from_model(bert_artifact, max_inputs=100) as engine:
-            transport = httpx.ASGITransport(make_app(engine))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with client_of(make_app(engine)) as client:
                 found = [await client.post(route, json=body, headers=own_id) for route, body in requests]
                 assert (await client.get("/ready")).json() == {"status": "ready"}
                 assert (await client.get("/info")).json()["model_id"] == "bert"
@@ -298,26 +292,23 @@ def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client
     asyncio.run(story())
 
 
-def test_the_application_takes_the_keys_of_a_file_also_after_it_changed(bert_artifact: Path, tmp_path: Path) -> None:
+@on_loop
+async def test_the_application_takes_the_keys_of_a_file_also_after_it_changed(
+    bert_artifact: Path, tmp_path: Path
+) -> None:
     (file := tmp_path / "keys").write_text("a key of the file\n")
+    async with Engine.from_model(bert_artifact, api_key_file=file) as engine, client_of(make_app(engine)) as client:
 
-    async def story() -> None:
-        async with Engine.from_model(bert_artifact, api_key_file=file) as engine:
-            transport = httpx.ASGITransport(make_app(engine))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async def status(key: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            return (await client.post("/embed", json={"inputs": TEXTS}, headers=headers)).status_code
 
-                async def status(key: str) -> int:
-                    headers = {"authorization": f"Bearer {key}"}
-                    return (await client.post("/embed", json={"inputs": TEXTS}, headers=headers)).status_code
-
-                assert [await status(key) for key in ("a key of the file", "another")] == [200, 401]
-                file.write_text("another key, which is longer\n")
-                async with asyncio.timeout(REPLY_SECONDS):
-                    while await status("a key of the file") == 200:  # noqa: ASYNC110 - a thread reads the file
-                        await asyncio.sleep(0.01)
-                assert await status("another key, which is longer") == 200
-
-    asyncio.run(story())
+        assert [await status(key) for key in ("a key of the file", "another")] == [200, 401]
+        file.write_text("another key, which is longer\n")
+        async with asyncio.timeout(REPLY_SECONDS):
+            while await status("a key of the file") == 200:  # noqa: ASYNC110 - a thread reads the file
+                await asyncio.sleep(0.01)
+        assert await status("another key, which is longer") == 200
 
 
 def test_several_models_share_an_engine_and_a_call_names_one(
@@ -345,18 +336,17 @@ def test_several_models_share_an_engine_and_a_call_names_one(
         assert several.load().waiting_tokens == 0
 
 
-def test_the_application_of_several_models_has_the_paths_of_each(
+@on_loop
+async def test_the_application_of_several_models_has_the_paths_of_each(
     bert_artifact: Path, exported: Callable[..., Artifact]
 ) -> None:
-    async def story() -> None:
-        async with Engine.from_models({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own:
-            transport = httpx.ASGITransport(make_app(own))
-            async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-                for name in ("first", "second"):
-                    answer = await client.post(f"/models/{name}/embed", json={"inputs": TEXTS})
-                    assert answer.json() == as_json(await own.embed(TEXTS, model=name))
-
-    asyncio.run(story())
+    async with (
+        Engine.from_models({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own,
+        client_of(make_app(own)) as client,
+    ):
+        for name in ("first", "second"):
+            answer = await client.post(f"/models/{name}/embed", json={"inputs": TEXTS})
+            assert answer.json() == as_json(await own.embed(TEXTS, model=name))
 
 
 @pytest.mark.parametrize("paths", [{}, {"a name": "x"}, {"a/b": "x", "a": "y"}])

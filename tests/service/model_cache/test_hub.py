@@ -5,17 +5,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import TOKENIZER, Manifest
 from packbert.service.model_cache import Cache, ModelError
 from packbert.service.prepare import prepare_artifact
 from tests.paths import GOLDEN
 from tests.service.model_cache.helpers import wanted
-from tests.serving import fail_to_serve
+from tests.serving import fail_to_serve, running
 
 NAMES = ("config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt")
 
@@ -40,10 +38,7 @@ def variables(hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_one_command_serves_a_hub_id(hub: FakeHub, folder: Path) -> None:
     settings = {"BERT_MODEL": f"{REPOSITORY}@v1", "BERT_CACHE": str(folder / "cache")}
-    with (
-        ServiceProcess(settings | hub.variables(folder / "hub")) as process,
-        httpx.Client(base_url=process.url) as client,
-    ):
+    with running(settings | hub.variables(folder / "hub")) as (process, client):
         info = client.get("/info").json()
         assert info["model"] == info["identity"]["source"] == REPOSITORY
         assert info["model_sha"] == info["identity"]["revision"] == COMMIT
@@ -68,7 +63,7 @@ def test_the_next_start_needs_no_hub(hub: FakeHub, folder: Path, caplog: pytest.
 
 
 @pytest.mark.usefixtures("variables")
-def test_a_newer_commit_is_taken_when_its_revision_is_named_or_the_sources_are_forgotten(
+def test_a_newer_commit_is_taken_when_named_or_after_sources_are_forgotten(
     hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Cache(folder / "cache")
@@ -117,7 +112,7 @@ def test_a_start_without_the_hub_ends_with_a_code_that_is_restarted(
         ("{artifact}", "tokenizer.json is damaged"),
     ],
 )
-def test_a_model_that_cannot_be_served_ends_the_start_before_another_is_downloaded(
+def test_a_model_that_cannot_be_served_ends_the_start_before_downloads(
     hub: FakeHub, bert_artifact: Path, tmp_path: Path, second: str, fault: str
 ) -> None:
     artifact, folder = shutil.copytree(bert_artifact, tmp_path / "artifact"), tmp_path / "folder"

@@ -1,7 +1,8 @@
-"""The batcher on a fake runner and a fake clock: every request ends exactly once and gets its own rows."""
+"""The batcher on a fake runner and clock: every request ends exactly once, and gets its own rows or its error."""
 
 import asyncio
 import gc
+import math
 import weakref
 from collections.abc import Sequence
 
@@ -9,12 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packbert.service.errors import DeadlineExceeded, InferenceFailed, Overloaded, ServiceError, Unavailable
-from packbert.service.scheduling.batcher import Batcher
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    NotFinite,
+    OutOfMemory,
+    Overloaded,
+    ServiceError,
+    TooMuchForDeadline,
+    Unavailable,
+)
+from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, TIMES_ALONE, Batcher
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Selection
-from packbert.service.scheduling.watchdog import INTERVALS, BatchReport, Watchdog
+from packbert.service.scheduling.request import WHOLE_BUDGET, Chunk, NextBatch, Request, Selection
+from packbert.service.scheduling.watchdog import (
+    BUSY_SECONDS,
+    INTERVALS,
+    BatchReport,
+    BusyShare,
+    RequestCounts,
+    Watchdog,
+)
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, played, sequence, settle, submit
 from tests.service.scheduling.serving import PER_CORE, ask, numbers, outcomes, serving
 
@@ -83,7 +101,7 @@ async def test_only_a_full_batch_is_prepared_while_another_runs(time: FakeTime) 
 
 
 @played
-async def test_requests_cancelled_or_expired_in_the_queue_never_run_while_a_batch_is_prepared(time: FakeTime) -> None:
+async def test_requests_that_end_in_the_queue_never_run(time: FakeTime) -> None:
     runner = FakeRunner(held=True)
     async with serving(runner, time, make_queue(token_budget=8), concurrency=Concurrency(2)) as batcher:
         tasks = [ask(batcher, n) for n in range(6)]
@@ -126,7 +144,7 @@ async def test_the_wait_of_a_prepared_batch_does_not_count_towards_its_timeout(t
 
 
 @played
-async def test_queued_tokens_are_shared_between_cores_and_each_core_is_free_by_itself(time: FakeTime) -> None:
+async def test_queued_tokens_are_shared_and_each_core_is_free_by_itself(time: FakeTime) -> None:
     runner = FakeRunner(seconds_per_token=0.1, per_core=2)
     async with serving(runner, time, make_queue(token_budget=100), concurrency=PER_CORE) as batcher:
         tasks = [ask(batcher, n, length=64 if n == 1 else 80) for n in (1, 2, 3)]
@@ -189,7 +207,7 @@ async def test_a_full_queue_rejects_and_admits_again_when_drained(time: FakeTime
 
 
 @played
-async def test_the_canary_runs_next_and_in_its_own_batch_though_the_queue_is_full(time: FakeTime) -> None:
+async def test_the_canary_runs_next_in_its_own_batch_past_a_full_queue(time: FakeTime) -> None:
     runner = FakeRunner(held=True)
     async with serving(runner, time, make_queue(token_budget=8, max_tokens=16)) as batcher:
         tasks = [ask(batcher, n) for n in range(6)]
@@ -322,10 +340,11 @@ def test_every_request_ends_exactly_once_and_the_counts_add_up(
         return "answered"
 
     async def story(time: FakeTime) -> None:
-        runner = FakeRunner(seconds_per_token=0.05, per_core=concurrency.max_in_flight if concurrency.per_core else 1)
-        runner.max_tokens = memory
-        runner.poisoned = {n for n, one in enumerate(requests) if one[4] == "poisoned"}
-        runner.not_finite = {n for n, one in enumerate(requests) if one[4] == "not finite"}
+        poisoned, not_finite = (
+            {n for n, one in enumerate(requests) if one[4] == how} for how in ("poisoned", "not finite")
+        )
+        per_core = concurrency.max_in_flight if concurrency.per_core else 1
+        runner = FakeRunner(0.05, per_core=per_core, max_tokens=memory, poisoned=poisoned, not_finite=not_finite)
         queue = make_queue(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)
         async with serving(runner, time, queue, concurrency=concurrency) as batcher:
             if closes is not None:
@@ -336,3 +355,366 @@ def test_every_request_ends_exactly_once_and_the_counts_add_up(
             assert (counts.cancelled, counts.expired) == (ends.count("CancelledError"), ends.count("DeadlineExceeded"))
 
     play(story)
+
+
+@played
+async def test_a_cancelled_request_is_left_out_of_the_batch(time: FakeTime) -> None:
+    runner = FakeRunner(held=True)
+    async with serving(runner, time) as batcher:
+        first = ask(batcher, 1)
+        await settle()
+        cancelled, stays = ask(batcher, 2), ask(batcher, 3)
+        await settle()
+        cancelled.cancel()
+        await settle()
+        assert batcher.queue.tokens == 4
+        runner.release()
+        assert await outcomes(first, cancelled, stays) == [[1], asyncio.CancelledError, [3]]
+    assert runner.ran == {1: 1, 3: 1}
+
+
+@played
+async def test_a_request_cancelled_during_a_failing_run_is_not_run_again(time: FakeTime) -> None:
+    runner = FakeRunner(held=True, poisoned={1})
+    async with serving(runner, time) as batcher:
+        poisoned, cancelled = ask(batcher, 1), ask(batcher, 2)
+        await settle()
+        cancelled.cancel()
+        await settle()
+        runner.release()
+        await outcomes(poisoned, cancelled)
+    assert runner.batches == [[1, 2], [1]]
+
+
+@played
+async def test_an_expired_request_is_dropped_before_the_run_and_counted(time: FakeTime) -> None:
+    runner = FakeRunner(seconds_per_token=1.0)
+    async with serving(runner, time, make_queue(token_budget=4)) as batcher:
+        ends = await outcomes(ask(batcher, 1), ask(batcher, 2, timeout=3.0), ask(batcher, 3))
+        assert ends == [[1], DeadlineExceeded, [3]]
+        assert batcher.counts.expired == 1
+    assert runner.batches == [[1], [3]]
+
+
+@played
+async def test_an_expired_request_is_answered_at_its_deadline(time: FakeTime) -> None:
+    runner = FakeRunner(seconds_per_token=100.0)
+    async with serving(runner, time) as batcher:
+        running = ask(batcher, 1)
+        await settle()
+        late = ask(batcher, 2, timeout=3.0)
+        with pytest.raises(DeadlineExceeded, match="0 of 1 inputs had been dispatched"):
+            await late
+        assert time.now == 3.0
+        await running
+
+
+@played
+async def test_a_request_whose_deadline_passes_during_its_run_is_answered(time: FakeTime) -> None:
+    async with serving(FakeRunner(seconds_per_token=1.0), time) as batcher:
+        assert await outcomes(ask(batcher, 1, timeout=2.0)) == [[1]]
+
+
+@played
+async def test_close_answers_running_and_prepared_requests_and_rejects_the_others(time: FakeTime) -> None:
+    runner = FakeRunner(held=True)
+    async with serving(runner, time, concurrency=Concurrency(2)) as batcher:
+        tasks = [ask(batcher, n) for n in range(5)]
+        await settle()
+        batcher.close("shutting down")
+        runner.release()
+        assert await outcomes(*tasks) == [[0], [1], [2], [3], Unavailable]
+
+
+@played
+async def test_close_rejects_queued_requests_and_the_run_still_counts(time: FakeTime) -> None:
+    runner = FakeRunner(held=True)
+    async with serving(runner, time) as batcher:
+        tasks = [ask(batcher, n) for n in range(5)]
+        await settle()
+        batcher.close("shutting down")
+        tasks.append(ask(batcher, 9))
+        await settle()
+        runner.release()
+        assert await outcomes(*tasks) == [[0], [1], Unavailable, Unavailable, Unavailable, Unavailable]
+        assert batcher.counts.refused == 1
+
+
+@played
+async def test_a_hanging_run_times_out_and_its_requests_can_be_failed(time: FakeTime) -> None:
+    runner = FakeRunner(held=True)
+    timeouts: list[float] = []
+    async with serving(runner, time, watchdog=Watchdog(time.clock, 7.0, lambda: timeouts.append(time.now))) as batcher:
+        tasks = [ask(batcher, n) for n in range(5)]
+        await asyncio.sleep(9)
+        assert [7.0 <= at <= 7.0 * (1 + 1 / INTERVALS) for at in timeouts] == [True]
+        batcher.fail_all("stuck")
+        assert await outcomes(*tasks) == [Unavailable] * 5
+        runner.release()
+
+
+@pytest.mark.parametrize("paused_at", [1.0, 2.9])
+@played
+async def test_a_pause_of_the_process_does_not_count_towards_a_runs_timeout(time: FakeTime, paused_at: float) -> None:
+    """The run takes 3 of 4 s, and it ends while the process is stopped or soon after that."""
+    timeouts: list[float] = []
+    watchdog = Watchdog(time.clock, 4.0, lambda: timeouts.append(time.now))
+    for pause in (6.0, 1.5):
+        async with serving(FakeRunner(seconds_per_token=0.75), time, watchdog=watchdog) as batcher:
+            asking = ask(batcher, 1)
+            await asyncio.sleep(paused_at)
+            time.now += pause
+            assert await outcomes(asking) == [[1]]
+    assert timeouts == []
+
+
+@played
+async def test_a_run_that_hangs_after_a_pause_times_out_later(time: FakeTime) -> None:
+    runner = FakeRunner(held=True)
+    timeouts: list[float] = []
+    watchdog = Watchdog(time.clock, 4.0, lambda: timeouts.append(time.now))
+    async with serving(runner, time, watchdog=watchdog) as batcher:
+        asking = ask(batcher, 1)
+        await asyncio.sleep(1.25)
+        time.now += 6.0
+        await asyncio.sleep(5)
+        assert len(timeouts) == 1
+        assert 1.25 + 6.0 + 3.0 <= timeouts[0] <= 1.25 + 6.0 + 3.5  # two intervals of 0.5 s before the pause
+        batcher.fail_all("stuck")
+        assert await outcomes(asking) == [Unavailable]
+        runner.release()
+
+
+class Hanging(FakeRunner):
+    async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:
+        if sequences[0].ids[0] == 1:
+            await asyncio.sleep(100)
+        return await super().run(sequences, all_cores=all_cores)
+
+
+@played
+async def test_a_hanging_core_times_out_while_the_other_goes_on(time: FakeTime) -> None:
+    runner, timeouts = Hanging(seconds_per_token=0.01, per_core=2), list[float]()
+    watchdog = Watchdog(time.clock, 5.0, lambda: timeouts.append(time.now), side_by_side=True)
+    async with serving(runner, time, make_queue(token_budget=64), watchdog, concurrency=PER_CORE) as batcher:
+        hanging = ask(batcher, 1, length=64)
+        others = [ask(batcher, n, length=64) for n in range(2, 12)]
+        assert await outcomes(*others) == [[n] for n in range(2, 12)]
+        await asyncio.sleep(3)
+        assert 5.0 <= timeouts[0] <= 5.0 + 5.0 / INTERVALS
+        batcher.fail_all("stuck")
+        assert await outcomes(hanging) == [Unavailable]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@played
+async def test_a_failing_batch_fails_only_the_culprit(time: FakeTime, depth: int) -> None:
+    runner = FakeRunner(poisoned={5})
+    async with serving(runner, time, make_queue(token_budget=64), concurrency=Concurrency(depth)) as batcher:
+        assert await outcomes(*(ask(batcher, n) for n in range(16))) == [
+            [n] if n != 5 else InferenceFailed for n in range(16)
+        ]
+        assert await outcomes(ask(batcher, 1)) == [[1]]
+        assert batcher.failures.failed_runs == 5  # of 16, 8, 4, 2 and 1 sequences
+    assert len(runner.batches) == 10
+
+
+@played
+async def test_the_error_names_the_failing_input(time: FakeTime) -> None:
+    runner = FakeRunner(poisoned={5})
+    async with serving(runner, time) as batcher:
+        with pytest.raises(InferenceFailed) as failure:
+            await submit(batcher, [sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
+    assert failure.value.index == 2
+
+
+@played
+async def test_the_error_names_no_input_when_a_batch_is_not_split(time: FakeTime) -> None:
+    runner = FakeRunner(always_fails=True)
+    async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+        batcher.failures_in_a_row = MAX_FAILURES_TO_SPLIT
+        with pytest.raises(InferenceFailed) as failure:
+            await submit(batcher, [sequence(n) for n in (3, 4)], timeout_seconds=9)
+    assert failure.value.index is None
+
+
+@played
+async def test_a_non_finite_row_fails_its_request_without_another_run(time: FakeTime) -> None:
+    runner = FakeRunner(not_finite={5})
+    async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+        assert await outcomes(*(ask(batcher, n) for n in range(8))) == [[n] if n != 5 else NotFinite for n in range(8)]
+    assert len(runner.batches) == 1
+
+
+@played
+async def test_sequences_made_non_finite_by_a_neighbour_run_again_without_it(time: FakeTime) -> None:
+    class Spreading(FakeRunner):
+        """The culprit 5 shares its attention row with 4 and 6."""
+
+        async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:
+            self.not_finite = {4, 5, 6} if 5 in {int(tokens.ids[0]) for tokens in sequences} else set()
+            return await super().run(sequences, all_cores=all_cores)
+
+    runner = Spreading()
+    async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+        assert await outcomes(*(ask(batcher, n) for n in range(8))) == [[n] if n != 5 else NotFinite for n in range(8)]
+    assert set(runner.batches[1]) | set(runner.batches[2]) <= {4, 5, 6}
+
+
+@played
+async def test_too_few_rows_fail_the_batch_and_the_next_request_is_answered(time: FakeTime) -> None:
+    runner = FakeRunner(drops_last_row=True)
+    async with serving(runner, time) as batcher:
+        assert await outcomes(ask(batcher, 1), ask(batcher, 2)) == [InferenceFailed, InferenceFailed]
+        runner.drops_last_row = False
+        assert await outcomes(ask(batcher, 3)) == [[3]]
+
+
+@played
+async def test_splitting_stops_when_every_run_fails(time: FakeTime) -> None:
+    runner = FakeRunner(always_fails=True)
+    async with serving(runner, time, make_queue(token_budget=4000, max_tokens=8000)) as batcher:
+        assert set(map(str, await outcomes(*(ask(batcher, n) for n in range(900))))) == {str(InferenceFailed)}
+        first = len(runner.batches)
+        assert first <= 2 * 16
+        await outcomes(*(ask(batcher, n) for n in range(900)))
+        assert len(runner.batches) == first + 1
+        runner.always_fails = False
+        assert await outcomes(ask(batcher, 3)) == [[3]]
+        assert batcher.failures_in_a_row == 0
+
+
+@played
+async def test_out_of_memory_halves_the_batch_and_lowers_the_budget(time: FakeTime) -> None:
+    runner = FakeRunner(max_tokens=20)
+    async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+        assert await outcomes(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
+        assert batcher.queue.token_budget == 16
+        assert await outcomes(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
+        assert batcher.failures.out_of_memory == 3
+    assert max(runner.lengths[-4:]) <= 16
+
+
+@played
+async def test_a_sequence_too_large_for_the_memory_fails_and_the_budget_stays(time: FakeTime) -> None:
+    runner = FakeRunner(max_tokens=20)
+    async with serving(runner, time, make_queue(token_budget=18)) as batcher:
+        assert await outcomes(ask(batcher, 1, length=30)) == [OutOfMemory]
+        assert batcher.queue.token_budget == 18
+
+
+RATE = 100.0  # tokens a second
+
+
+def admit(batcher: Batcher, tokens: int, inputs: int, *, timeout: float = 1000.0, most: float = 0.0) -> Request:
+    return batcher.admit(tokens, inputs, timeout_seconds=timeout, max_seconds=most)
+
+
+def chunk_of(*numbers: int, length: int = 4, left: int = 0) -> Chunk[Tokens]:
+    return Chunk([sequence(n, length) for n in numbers], left=left)
+
+
+def numbers_of(*chunks: Chunk[Tokens]) -> list[int]:
+    return [int(row["cls"][0]) for chunk in chunks for row in chunk.rows]
+
+
+@played
+async def test_each_chunk_runs_when_it_is_there_and_has_its_rows(time: FakeTime) -> None:
+    runner = FakeRunner()
+    async with serving(runner, time) as batcher:
+        request = admit(batcher, 20, 5)
+        first, empty, *later = chunk_of(1, 2, left=12), chunk_of(left=30), chunk_of(3, left=8), chunk_of(4, 5)
+        for chunk in (first, empty):
+            await batcher.send(request, chunk)
+        assert runner.batches == [[1, 2]]
+        dones = [batcher.send(request, chunk) for chunk in later]
+        for done in dones:
+            await done
+        assert numbers_of(first, empty, *later) == [1, 2, 3, 4, 5]
+        batcher.leave(request, answered=True)
+        assert runner.ran == dict.fromkeys(range(1, 6), 1)
+        assert batcher.counts == RequestCounts(received=1, answered=1)
+
+
+@played
+async def test_what_is_expected_counts_as_waiting_until_the_request_leaves(time: FakeTime) -> None:
+    async with serving(FakeRunner(held=True), time) as batcher:
+        queue, request = batcher.queue, admit(batcher, 600, 10)
+        assert (queue.tokens, queue.held, queue.drain_seconds) == (0, 600, 6.0)
+        batcher.send(request, chunk_of(*range(5), length=40, left=300))
+        assert (queue.tokens, queue.held, queue.expected) == (200, 500, 500)
+        for _ in range(2):
+            batcher.leave(request)
+        assert (queue.tokens, queue.held, queue.expected) == (0, 0, 0)
+        assert batcher.counts == RequestCounts(received=1, cancelled=1)
+
+
+@played
+async def test_a_request_beyond_its_deadline_is_refused_with_a_size_that_fits(time: FakeTime) -> None:
+    async with serving(FakeRunner(), time) as batcher:
+        with pytest.raises(TooMuchForDeadline) as caught:
+            admit(batcher, 800, 80, timeout=4.0)
+        assert caught.value.code == "too_much_for_deadline"
+        assert "about 800 tokens, which take about 8.0 s here, and its deadline is in 4.0 s" in caught.value.message
+        assert "send at most 36 inputs like these at once, or a longer x-request-timeout-ms" in caught.value.message
+        assert batcher.counts == RequestCounts(received=1, refused=1)
+        batcher.leave(admit(batcher, 360, 36, timeout=4.0))
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "seconds"), [(4.0, 1e9, TIMES_ALONE * 8.0), (4.0, 20.0, 20.0), (99.0, 20.0, 99.0)]
+)
+@played
+async def test_the_deadline_of_a_large_request_follows_its_size(
+    time: FakeTime, least: float, most: float, seconds: float
+) -> None:
+    async with serving(FakeRunner(), time, make_queue(tokens_per_second=RATE)) as batcher:
+        request = admit(batcher, 800, 80, timeout=least, most=most)
+        assert request.deadline == seconds
+        batcher.leave(request)
+
+
+@played
+async def test_what_ends_a_request_is_raised_at_its_next_chunk(time: FakeTime) -> None:
+    runner = FakeRunner(poisoned={4})
+    async with serving(runner, time) as batcher:
+        failing, late, closed = (admit(batcher, 24, 6, timeout=timeout) for timeout in (100.0, 5.0, 100.0))
+        for chunk in (chunk_of(1, 2, left=16), chunk_of(3, 4, left=8)):
+            await batcher.send(failing, chunk)
+        await batcher.send(late, chunk_of(5, left=20))
+        await asyncio.sleep(6)
+        batcher.close("closed")
+        errors = []
+        for request in (failing, late, closed):
+            with pytest.raises(ServiceError) as caught:
+                batcher.send(request, chunk_of(6))
+            errors.append(caught.value)
+            batcher.leave(request)
+        assert [type(error) for error in errors] == [InferenceFailed, DeadlineExceeded, Unavailable]
+        assert errors[0].index == 3
+        assert errors[1].message.endswith("5.000 s in the queue; 1 of 6 inputs had been dispatched, 1 tokenized")
+        assert batcher.counts == RequestCounts(received=3, failed=2, expired=1)
+
+
+def test_the_busy_share_approaches_what_runs_use_and_fades() -> None:
+    busy = BusyShare(sessions=4)
+    busy.change(1, 100.0)
+    assert busy.at(100.0) == 0.0
+    assert busy.at(100.0 + BUSY_SECONDS) == pytest.approx(0.25 * (1 - math.exp(-1)))
+    assert busy.at(1000.0) == pytest.approx(0.25)
+    busy.change(3, 1000.0)
+    busy.change(-4, 2000.0)
+    assert busy.at(2000.0) == pytest.approx(1.0)
+    assert busy.at(2000.0 + BUSY_SECONDS) == pytest.approx(math.exp(-1))
+
+
+@pytest.mark.parametrize("texts", [1, 2], ids=["one on all cores", "two side by side"])
+@played
+async def test_a_run_on_all_cores_uses_all_sessions(time: FakeTime, texts: int) -> None:
+    watchdog = Watchdog(time.clock, side_by_side=True, busy=BusyShare(PER_CORE.side_by_side))
+    runner = FakeRunner(seconds_per_token=1.0, per_core=2)
+    async with serving(runner, time, make_queue(token_budget=100), watchdog, concurrency=PER_CORE) as batcher:
+        await outcomes(*(ask(batcher, n, length=80) for n in range(texts)))
+        assert watchdog.busy.at(time.now) == pytest.approx(1.0, abs=0.01)
+        await asyncio.sleep(10 * BUSY_SECONDS)
+        assert watchdog.busy.at(time.now) < 0.001

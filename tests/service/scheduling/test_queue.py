@@ -74,7 +74,7 @@ def test_a_batch_stays_within_the_token_budget(lengths: list[int], batches: list
     assert [numbers(queue.next_batch(0)) for _ in batches] == batches
 
 
-def test_the_oldest_request_is_the_first_that_arrived_whichever_is_next_in_turn() -> None:
+def test_the_oldest_request_is_the_first_that_arrived() -> None:
     queue = make_queue(token_budget=10)
     put(queue, 8, 8, arrived=1.0)
     put(queue, 8, arrived=2.0)
@@ -84,7 +84,7 @@ def test_the_oldest_request_is_the_first_that_arrived_whichever_is_next_in_turn(
     assert queue.oldest is None
 
 
-def test_bulk_requests_use_half_of_each_batch_for_some_batches_after_a_small_request() -> None:
+def test_bulk_requests_use_half_a_batch_after_a_small_request() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
     put(queue, *[10] * 2000, number=1)
     put(queue, *[10] * 2000, number=2)
@@ -110,7 +110,7 @@ def test_the_tail_of_a_bulk_request_is_still_bulk() -> None:
     assert [len(numbers(queue.next_batch(0))) for _ in range(8)] == [12] * 8
 
 
-def test_requests_of_the_same_size_are_served_as_they_came_however_long_their_sequences() -> None:
+def test_requests_of_the_same_size_are_served_as_they_came() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
     for number, lengths in enumerate(([256] * 10, [8] * 320, [2560])):
         put(queue, *lengths, number=number)
@@ -119,7 +119,7 @@ def test_requests_of_the_same_size_are_served_as_they_came_however_long_their_se
     assert set(order) == {0, 1, 2}
 
 
-def test_a_long_sequence_is_dispatched_after_the_longest_wait_though_short_ones_keep_arriving() -> None:
+def test_a_long_sequence_is_dispatched_after_the_longest_wait() -> None:
     queue = make_queue(token_budget=4, max_wait_seconds=50.0, tokens_per_second=100.0)
     put(queue, 512, number=1)
     for batch in range(1251):
@@ -129,7 +129,7 @@ def test_a_long_sequence_is_dispatched_after_the_longest_wait_though_short_ones_
     pytest.fail("the long text was never dispatched")
 
 
-def test_a_request_that_alone_takes_more_than_an_eighth_of_the_longest_wait_is_never_served_first_for_its_age() -> None:
+def test_a_request_that_takes_an_eighth_of_the_longest_wait_never_ages() -> None:
     queue = make_queue(token_budget=8, max_tokens=10**6, max_wait_seconds=1000.0, tokens_per_second=100.0)
     put(queue, 20_000, number=1)
     put(queue, 4, number=2, arrived=LATE)
@@ -146,7 +146,7 @@ def test_a_full_queue_refuses_the_whole_request_and_admits_it_when_drained() -> 
     put(queue, 30, 30)
 
 
-def test_a_request_is_not_refused_for_its_size_and_holds_at_most_its_window() -> None:
+def test_a_request_holds_at_most_its_window_and_any_size_is_admitted() -> None:
     queue, model = make_queue(max_tokens=1000), QueuedModel(window=300)
     queue.admit(request_of(10**6, model=model))
     assert (queue.held, queue.expected) == (300, 10**6)
@@ -166,7 +166,7 @@ def test_bulk_requests_leave_room_in_the_queue_for_small_ones() -> None:
     put(queue, 30)
 
 
-def test_many_medium_requests_count_towards_the_wait_and_one_huge_one_does_not() -> None:
+def test_many_medium_requests_count_towards_the_wait_unlike_a_huge_one() -> None:
     medium, huge = (
         make_queue(token_budget=256, max_tokens=100_000, max_wait_seconds=1.8, tokens_per_second=1000) for _ in range(2)
     )
@@ -180,7 +180,7 @@ def test_many_medium_requests_count_towards_the_wait_and_one_huge_one_does_not()
         put(medium, *[30] * 60)
 
 
-def test_a_request_that_would_wait_beyond_its_own_deadline_is_refused_with_a_code_of_its_own() -> None:
+def test_a_wait_beyond_the_deadline_is_refused_with_its_own_code() -> None:
     queue = make_queue(tokens_per_second=10)
     for _ in range(4):
         put(queue, 20)
@@ -217,7 +217,7 @@ def test_expired_requests_are_never_dispatched_neither_late_ones_nor_the_last_on
     assert is_empty(queue)
 
 
-def test_exclusive_requests_bypass_all_limits_and_are_first_each_in_its_own_batch() -> None:
+def test_exclusive_requests_bypass_all_limits_each_in_its_own_batch() -> None:
     queue = make_queue(token_budget=16, max_tokens=10)
     put(queue, 4, 4, number=1)
     gone, *_ = [put(queue, 4, 4, number=n, exclusive=True) for n in (2, 3, 4)]
@@ -254,7 +254,7 @@ def test_what_is_expected_of_a_request_moves_its_place() -> None:
     assert numbers(queue.next_batch(0)) == [1]
 
 
-def test_late_requests_that_wait_for_chunks_hold_up_no_other_and_keep_their_order() -> None:
+def test_late_requests_waiting_for_chunks_keep_their_order() -> None:
     queue = make_queue(token_budget=16, max_wait_seconds=1.0, tokens_per_second=1000.0)
     waiting = [request_of(100), request_of(100)]
     for one in waiting:
@@ -267,7 +267,7 @@ def test_late_requests_that_wait_for_chunks_hold_up_no_other_and_keep_their_orde
     assert numbers(queue.next_batch(2.0)) == [3, 4, 2]
 
 
-def test_shrink_halves_the_batch_that_did_not_fit_the_memory_and_never_raises_the_budget() -> None:
+def test_shrink_halves_the_batch_and_never_raises_the_budget() -> None:
     queue = make_queue(token_budget=512)
     for tokens, budget in ((2000, 512), (400, 200), (1, 1)):
         queue.shrink(tokens)

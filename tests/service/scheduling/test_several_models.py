@@ -52,7 +52,7 @@ class TwoModels:
 
 
 @played
-async def test_a_batch_has_sequences_of_one_model_and_each_request_the_rows_of_its_own(time: FakeTime) -> None:
+async def test_a_batch_has_one_model_and_each_request_its_own_rows(time: FakeTime) -> None:
     async with TwoModels(time) as models:
         asked = [ask(models.second if i % 2 else models.first, i) for i in range(12)]
         await settle()
@@ -64,7 +64,7 @@ async def test_a_batch_has_sequences_of_one_model_and_each_request_the_rows_of_i
 
 
 @played
-async def test_a_model_that_is_four_times_slower_fills_a_batch_with_a_quarter(time: FakeTime) -> None:
+async def test_a_model_four_times_slower_fills_a_batch_with_a_quarter(time: FakeTime) -> None:
     async with TwoModels(time, make_queue(token_budget=32), QueuedModel(scale=4.0, budget=16.0)) as models:
         busy = ask(models.first, 0)
         await settle()
@@ -77,7 +77,7 @@ async def test_a_model_that_is_four_times_slower_fills_a_batch_with_a_quarter(ti
 
 
 @played
-async def test_the_smaller_of_two_requests_in_seconds_ends_first_though_it_has_as_many_tokens(time: FakeTime) -> None:
+async def test_the_smaller_of_two_requests_in_seconds_ends_first(time: FakeTime) -> None:
     queue = make_queue(token_budget=10, max_tokens=10_000, tokens_per_second=10.0)
     async with TwoModels(time, queue, QueuedModel(scale=5.0)) as models:
         models.run(0.1, 0.5)
@@ -90,7 +90,7 @@ async def test_the_smaller_of_two_requests_in_seconds_ends_first_though_it_has_a
 
 
 @pytest.mark.parametrize("window", [64, 2**62])
-def test_beside_a_faster_default_model_a_slow_one_is_admitted_as_if_alone(window: int) -> None:
+def test_a_slow_model_is_admitted_beside_a_faster_one_as_if_alone(window: int) -> None:
     """The default model is eleven times faster: a token of the slow one costs eleven of its tokens."""
     for tokens, patience in ((3000, 1e9), (3000, 30.0), (10, 1e9), (300, 60.0)):
         ends = []
@@ -129,7 +129,7 @@ async def test_a_suspended_model_refuses_its_own_requests_alone(time: FakeTime) 
 
 
 @played
-async def test_a_model_is_served_while_another_is_loaded_once_for_all_that_wait(time: FakeTime) -> None:
+async def test_a_model_is_served_while_another_is_loaded_once_for_all(time: FakeTime) -> None:
     async with TwoModels(time) as models:
         models.run(0.01, 0.01)
         await models.second.hold()
@@ -147,7 +147,7 @@ async def test_a_model_is_served_while_another_is_loaded_once_for_all_that_wait(
 
 
 @played
-async def test_a_model_is_put_out_when_its_batch_has_ended_and_a_loaded_one_has_run_one(time: FakeTime) -> None:
+async def test_a_model_is_put_out_after_its_batch_or_its_first_run(time: FakeTime) -> None:
     async with TwoModels(time) as models:
         second, (_, runner) = models.second, models.runners
         running = ask(second, 1)
@@ -175,7 +175,7 @@ async def test_a_model_is_put_out_when_its_batch_has_ended_and_a_loaded_one_has_
 
 
 @played
-async def test_a_failed_load_fails_the_requests_that_wait_and_the_canary_tries_again(time: FakeTime) -> None:
+async def test_a_failed_load_fails_waiting_requests_and_the_canary_tries_again(time: FakeTime) -> None:
     async with TwoModels(time) as models:
         models.run()
         second = models.second

@@ -93,10 +93,8 @@ async def play(
     clock: Clock = time.monotonic,
 ) -> RequestCounts:
     """The counts of a batcher that serves the story, when nothing is left in it."""
-    model, queue = (
-        CountingModel(held=held),
-        make_queue(token_budget=budget, max_tokens=max_tokens, tokens_per_second=rate),
-    )
+    model = CountingModel(held=held)
+    queue = make_queue(token_budget=budget, max_tokens=max_tokens, tokens_per_second=rate)
     batcher = Batcher(run=model.run, queue=queue, clock=clock, model=QueuedModel(window=window))
     tasks = make_tasks(tokenizer, batcher, max_inputs=2048)
     serving = asyncio.create_task(batcher.serve())

@@ -1,5 +1,6 @@
-"""/answer and /choose over HTTP: the forms of requests, of answers and of errors; `POST /`; int8; in company."""
+"""/answer and /choose: every family's answers against transformers; forms of requests, of answers and of errors."""
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,9 +8,64 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packbert.service.tasks.answer import best_spans
-from tests.export.goldens import Artifact, answers
-from tests.service.in_process import InProcessClient, serve_in_process
+from packbert.service.tasks.answer import AnswerRequest, answer, best_spans
+from packbert.service.tasks.choose import ChooseRequest, choose
+from packbert.service.tasks.flow import Tasks, answer_request
+from tests.export.goldens import NAMES, Artifact, answers
+from tests.service.in_process import InProcessClient, ask, ask_engine, serve_in_process
+
+TOLERANCE = 1e-4
+WITH_SPANS = [name for name in NAMES if name.endswith("-spans")]
+WITH_CHOICES = [name for name in NAMES if name.endswith("-choices")]
+
+
+def as_list(found: Any) -> list[dict[str, Any]]:
+    """The answers that are possible at all: the pipeline fills a list with impossible ones, whose score is zero."""
+    return [one for one in (found if isinstance(found, list) else [found]) if one["score"] > 0]
+
+
+def same(found: Any, expected: Any) -> None:
+    assert [one | {"score": 0} for one in as_list(found)] == [one | {"score": 0} for one in as_list(expected)]
+    for one, other in zip(as_list(found), as_list(expected), strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=TOLERANCE)
+
+
+def requests(name: str) -> list[AnswerRequest]:
+    return [
+        AnswerRequest.model_validate({"question": case["question"], "context": case["context"]} | case["parameters"])
+        for case in answers(name)["answer"]
+    ]
+
+
+@pytest.mark.parametrize("name", WITH_SPANS)
+def test_answers_and_their_places_are_those_of_the_pipeline(name: str, exported: Callable[..., Artifact]) -> None:
+    async def question(tasks: Tasks) -> Any:
+        return await asyncio.gather(*(answer_request(tasks, answer, request) for request in requests(name)))
+
+    results = ask_engine(exported(name).root, question)
+    for result, case in zip(results, answers(name)["answer"], strict=True):
+        same(result.value, case["answer"])
+    assert max(len(result.sequences) for result in results) > 3  # windows
+
+
+@pytest.mark.parametrize("name", WITH_CHOICES)
+def test_scores_of_choices_are_the_softmax_of_transformers_logits(name: str, exported: Callable[..., Artifact]) -> None:
+    cases = answers(name)["choose"]
+
+    async def question(tasks: Tasks) -> Any:
+        bodies = [{"prompt": case["prompt"], "choices": case["choices"]} for case in cases]
+        asked = [ChooseRequest.model_validate(body) for body in (*bodies, {"inputs": bodies})]
+        results = await asyncio.gather(*(answer_request(tasks, choose, one) for one in asked))
+        return [result.value for result in results]
+
+    *alone, together = ask_engine(exported(name).root, question)
+    assert alone == together
+    for found, case in zip(alone, cases, strict=True):
+        assert [one["index"] for one in found] == np.argsort(-np.array(case["scores"]), kind="stable").tolist()
+        for one in found:
+            assert one["score"] == pytest.approx(case["scores"][one["index"]], abs=TOLERANCE)
+            assert one["choice"] == case["choices"][one["index"]]
+
 
 CONTEXT = "The cat sat on the mat in Paris, and it was warm. Unaffable dogs walked to London by the river."
 ASKED = {"question": "Where is the cat?", "context": CONTEXT}
@@ -23,51 +79,9 @@ def spans(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def choices(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("bert-choices").root) as client:
-        yield client
-
-
-def post(client: InProcessClient, path: str, body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def as_list(found: Any) -> list[dict[str, Any]]:
-    return found if isinstance(found, list) else [found]
-
-
-def error(client: InProcessClient, path: str, body: Any) -> tuple[int, str, str, int | None]:
-    response = client.post(path, json=body)
-    found = response.json()
-    return response.status_code, found["code"], found["error"], found.get("index")
-
-
-def test_questions_in_a_list_get_the_answers_of_each_alone(spans: InProcessClient) -> None:
-    one = post(spans, "/answer", ASKED)
-    assert CONTEXT[one["start"] : one["end"]] == one["answer"]
-    assert post(spans, "/answer", {"inputs": [ASKED], "parameters": {}}) == [one]
-    fields = {"top_k": 3, "max_answer_len": 2}
-    several = post(spans, "/answer", ASKED | fields)
-    assert len(several) == 3
-    assert post(spans, "/answer", {"inputs": [LONG, ASKED], "parameters": fields})[1] == several
-
-
-def test_more_than_one_answer_is_always_a_list_and_may_be_short(spans: InProcessClient) -> None:
-    body = {"question": "Is it warm?", "context": "warm"}
-    one = post(spans, "/answer", body)
-    assert one["answer"] == "warm"
-    assert post(spans, "/answer", body | {"top_k": 5}) == [one]
-    both = post(spans, "/answer", body | {"top_k": 5, "handle_impossible_answer": True})
-    assert sorted(found["answer"] for found in both) == ["", "warm"]
-    assert sum(found["score"] for found in both) < 1
-
-
 def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) -> None:
     ending = LONG | {"context": LONG["context"] + " hello?"}
-    found = post(spans, "/answer", ending | {"top_k": 1000, "max_answer_len": 1})
+    found = ask(spans, "/answer", **ending | {"top_k": 1000, "max_answer_len": 1})
     words = re.findall(r"\w+|[^\w\s]", ending["context"])
     assert {word.lower() for word in words} <= {one["answer"].lower() for one in found}
     assert max(one["end"] for one in found) == len(ending["context"])
@@ -78,65 +92,6 @@ def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) ->
     assert cut.headers["x-truncated-inputs"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("body", "expected_error"),
-    [
-        ({"inputs": [ASKED, {"context": "a"}]}, (422, "invalid", "inputs.1.question: Field required", 1)),
-        ({"inputs": [ASKED, ASKED | {"context": " "}]}, (422, "empty", "the context has no tokens", 1)),
-        (ASKED | {"question": ""}, (422, "empty", "the question has no tokens", 0)),
-        (LONG | {"doc_stride": 140}, (422, "stride", "a window holds 133 tokens of the context", 0)),
-        (ASKED | {"top_k": 0}, (422, "invalid", "top_k: Input should be greater than or equal to 1", None)),
-        (ASKED | {"truncate": True}, (422, "invalid", "truncate: there is no such field", None)),
-        ({"inputs": [ASKED] * 101}, (413, "too_large", "the request has 101 inputs; at most 100", None)),
-        (
-            LONG | {"max_seq_len": 13, "doc_stride": 0, "context": CONTEXT * 50},
-            (413, "too_large", "at most 100 are allowed (BERT_MAX_INPUTS)", None),
-        ),
-        (ASKED | {"context": "a" * 100_001}, (422, "too_long", "at most 100000 are allowed (BERT_MAX_CHARACTERS)", 0)),
-    ],
-)
-def test_a_question_that_cannot_be_answered_gets_the_reason_and_its_index(
-    spans: InProcessClient, body: Any, expected_error: tuple[int, str, str, int | None]
-) -> None:
-    status, code, sentence, index = error(spans, "/answer", body)
-    assert (status, code, index) == (expected_error[0], expected_error[1], expected_error[3])
-    assert expected_error[2] in sentence
-
-
-def test_choices_of_a_list_are_ranked_as_those_of_each_prompt(choices: InProcessClient) -> None:
-    whole = {"prompt": PROMPT, "choices": CHOICES}
-    found = post(choices, "/choose", whole)
-    assert [CHOICES[one["index"]] for one in found] == [one["choice"] for one in found]
-    three = {"prompt": PROMPT, "choices": [*CHOICES, "a"]}
-    assert post(choices, "/choose", {"inputs": [three, whole]}) == [post(choices, "/choose", three), found]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "code", "sentence"),
-    [
-        ({"prompt": "a", "choices": []}, "empty", "choices is empty"),
-        ({"prompt": "a", "choices": ["b", " "]}, "empty", "choice 1: input has no tokens"),
-        ({"prompt": "a", "choices": ["b", "cat " * 200]}, "too_long", "choice 1: input has 204 tokens"),
-    ],
-)
-def test_choices_that_cannot_be_ranked_get_the_reason_and_the_index_of_their_prompt(
-    choices: InProcessClient, wrong: Any, code: str, sentence: str
-) -> None:
-    found = error(choices, "/choose", {"inputs": [{"prompt": "a", "choices": ["b", "c"]}, wrong]})
-    assert (found[0], found[1], found[3]) == (422, code, 1)
-    assert sentence in found[2]
-
-
-def test_the_root_reads_questions_and_choices_by_the_form_of_the_request(
-    spans: InProcessClient, choices: InProcessClient
-) -> None:
-    nested = {"inputs": [ASKED, LONG], "parameters": {"top_k": 2, "doc_stride": None}}
-    assert post(spans, "/", nested) == post(spans, "/answer", nested)
-    ranked = {"inputs": [{"prompt": PROMPT, "choices": CHOICES}]}
-    assert post(choices, "/", ranked) == post(choices, "/choose", ranked)
-    assert error(choices, "/", {"inputs": ASKED})[:2] == (501, "no_such_head")
-
-
 @pytest.mark.parametrize("name", ["bert-spans", "roberta-spans", "albert-spans", "distilbert-spans"])
 def test_int8_finds_the_best_answers_of_the_pipeline(name: str, exported: Callable[..., Artifact]) -> None:
     """Scores differ by at most 15 %, so of two answers whose scores are nearer to each other either may be the best."""
@@ -144,7 +99,7 @@ def test_int8_finds_the_best_answers_of_the_pipeline(name: str, exported: Callab
     with serve_in_process(exported(name, "int8").root) as client:
         for case in answers(name)["answer"]:
             body = {"question": case["question"], "context": case["context"]} | case["parameters"]
-            expected, ours = as_list(case["answer"]), as_list(post(client, "/answer", body))[0]
+            expected, ours = as_list(case["answer"]), as_list(ask(client, "/answer", **body))[0]
             best = [one for one in expected if one["score"] >= 0.85 * expected[0]["score"]]
             same = [one for one in best if ours | {"score": 0} == one | {"score": 0}]
             if same:

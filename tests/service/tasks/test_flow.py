@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from packbert.service.artifact import open_artifact
 from packbert.service.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -41,6 +40,7 @@ from packbert.service.turns import DEADLINE, Deadline
 from tests.service.fakes import play as play_fake
 from tests.service.fakes import settle
 from tests.service.tasks.fake_vectors import CountingModel, Story, play
+from tests.service.tokenization.reading import open_tokenizer
 
 LONG = [f"cat {'dog ' * (n % 90)}" for n in range(400)]  # 18,600 tokens in 20 chunks
 Asked = Coroutine[Any, Any, TaskResult]
@@ -49,10 +49,8 @@ Ask = Callable[[Tasks], Asked]
 
 @pytest.fixture(scope="module")
 def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
-    opened = Tokenizer(open_artifact(bert_artifact), max_characters=10**6)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(bert_artifact, 10**6) as tokenizer:
+        yield tokenizer
 
 
 def tell(tokenizer: Tokenizer, story: Story, **how: Any) -> RequestCounts:
@@ -108,7 +106,7 @@ async def busy_thread(tokenizer: Tokenizer) -> AsyncIterator[None]:
     await waiting
 
 
-def test_the_model_runs_while_later_texts_are_tokenized_and_a_window_is_in_the_queue(tokenizer: Tokenizer) -> None:
+def test_the_model_runs_while_later_texts_are_tokenized(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, model: CountingModel) -> None:
         started = time.perf_counter()
         asking = asyncio.create_task(ask(tasks))
@@ -136,7 +134,7 @@ SIZES = st.lists(st.integers(0, 200), min_size=1, max_size=24)
 @given(
     sizes=SIZES, chunk=st.integers(10, 2000), window=st.integers(1, 3000), wrong=st.none() | st.sampled_from([*WRONG])
 )
-def test_in_chunks_of_any_size_the_answer_is_that_of_all_texts_one_by_one(
+def test_in_chunks_of_any_size_the_answer_is_the_same(
     tokenizer: Tokenizer,
     how: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -201,9 +199,7 @@ def test_a_deadline_ends_a_request_that_waits_for_the_tokenizer(tokenizer: Token
     assert tell(tokenizer, story) == RequestCounts()
 
 
-def test_a_deadline_ends_a_request_that_the_queue_has_admitted_and_waits_for_the_tokenizer(
-    tokenizer: Tokenizer,
-) -> None:
+def test_a_deadline_ends_an_admitted_request_that_waits_for_the_tokenizer(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, _: CountingModel) -> None:
         asking = asyncio.create_task(ask(tasks))
         deadline = DEADLINE.get()
@@ -283,7 +279,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(tokenizer: Tokenizer, name: 
     assert (counts.failed, counts.expired, counts.refused) == (0, 0, 0)
 
 
-def test_the_deadline_of_a_large_request_follows_its_size_unless_the_client_has_set_it(tokenizer: Tokenizer) -> None:
+def test_the_deadline_of_a_large_request_follows_its_size_unless_stated(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, _: CountingModel) -> None:
         async def seconds_of(*deadline: float) -> float:
             asking = asyncio.create_task(ask(tasks, LONG, *deadline))
@@ -333,7 +329,7 @@ def test_the_time_before_the_queue_is_taken_from_the_deadline(tokenizer: Tokeniz
     ],
     ids=["likelihood", "whole words", "joint"],
 )
-def test_a_failed_pass_fails_the_whole_request_with_the_index_of_its_text(
+def test_a_failed_pass_fails_the_request_with_the_index_of_its_text(
     tokenizer: Tokenizer, asking: Callable[[Tasks, str], Asked]
 ) -> None:
     async def story(tasks: Tasks, _: Batcher, model: CountingModel) -> None:
@@ -365,7 +361,7 @@ def test_the_queue_counts_the_tokens_of_all_passes(tokenizer: Tokenizer) -> None
     assert tell(tokenizer, story, held=True) == RequestCounts(received=2, answered=2)
 
 
-def test_a_request_that_a_later_chunk_shows_to_be_too_large_is_refused(tokenizer: Tokenizer) -> None:
+def test_a_request_that_a_later_chunk_shows_too_large_is_refused(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, _: Batcher, model: CountingModel) -> None:
         few = replace(tasks, limits=replace(tasks.limits, max_tokens=3000))
         with pytest.raises(TooLarge, match=r"the texts have 3\d\d\d tokens or more; at most 3000 are tagged at once"):

@@ -14,7 +14,6 @@ import pytest
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
-from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import Invalid, NoSuchHead, TooLarge
 from packbert.service.tasks import max_sim
 from packbert.service.tasks.embed import embed_texts
@@ -23,14 +22,14 @@ from packbert.service.tasks.inputs import EmbedRequest, RerankFields, Truncation
 from packbert.service.tasks.pairs import rerank, score_pairs
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
 from packbert.service.tasks.vectors import embed_any
-from packbert.service.tokenization.encoding import EncodeOptions
-from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from tests import multi_vectors
 from tests.e2e.test_neighbours import equal
 from tests.export.goldens import Artifact
+from tests.service.engine.runners import open_runner
 from tests.service.in_process import ask_engine
 from tests.service.tasks import fake_vectors
-from tests.service.tokenization.reading import encode
+from tests.service.tokenization.reading import encode, open_tokenizer
 
 TOLERANCE = {"fp32": 1e-5, "int8": 0.3}  # int8: as for single channels of these small models
 CASES = [(name, precision) for name in multi_vectors.NAMES for precision in TOLERANCE]
@@ -87,7 +86,7 @@ def test_vectors_of_queries_and_documents_are_the_authors(
 
 
 @pytest.mark.parametrize(("name", "precision"), CASES)
-def test_rerank_scores_documents_by_max_sim_with_the_same_bits_alone_and_in_company(
+def test_rerank_scores_by_max_sim_with_the_same_bits_in_company(
     name: str, precision: str, artifact: Callable[[str, str], Path]
 ) -> None:
     found = multi_vectors.answers(name)
@@ -125,34 +124,24 @@ def test_weights_of_words_are_those_of_bge_m3(precision: str, artifact: Callable
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("name", ["stanford", "pylate", "bge-m3"])
-def test_a_query_that_is_filled_up_has_the_same_bits_alone_and_beside_other_texts(
+def test_a_query_that_is_filled_up_has_the_same_bits_in_company(
     name: str, precision: str, artifact: Callable[[str, str], Path]
 ) -> None:
     opened = open_artifact(artifact(name, precision))
     sides, manifest, found = opened.manifest.sides, opened.manifest, multi_vectors.answers(name)
-    tokenizer, runner = Tokenizer(opened, 10_000), ModelRunner(opened, threads=2)
-    tokenizer.open()
-    runner.open()
     outputs = frozenset({"multi", "tokens"} | ({"token_weights"} if name == "bge-m3" else set()))
-    work = [
-        one
-        for side, key in (("query", "queries"), ("document", "documents"))
-        for one in encode(
-            tokenizer,
-            [answer["text"] for answer in found[key]],
-            EncodeOptions(outputs=outputs, side=sides[side]),
-            "right",
-        )
-    ]
-    assert any(one.unattended for one in work) == (name != "bge-m3")
-    work += [replace(one, ids=one.ids[::-1].copy(), unattended=0) for one in work]
-    alone = [runner.run_sync([one])[0][0] for one in work]
-    for batch in (work, work[::-1], work[3:7]):
-        rows, _ = runner.run_sync(batch)
-        assert all(equal(row, alone[work.index(one)]) for one, row in zip(batch, rows, strict=True))
+    work = list[EncodedText]()
+    with open_tokenizer(opened) as tokenizer, open_runner(opened) as runner:
+        for side, key in (("query", "queries"), ("document", "documents")):
+            options = EncodeOptions(outputs=outputs, side=sides[side])
+            work += encode(tokenizer, [answer["text"] for answer in found[key]], options, "right")
+        assert any(one.unattended for one in work) == (name != "bge-m3")
+        work += [replace(one, ids=one.ids[::-1].copy(), unattended=0) for one in work]
+        alone = [runner.run_sync([one])[0][0] for one in work]
+        for batch in (work, work[::-1], work[3:7]):
+            rows, _ = runner.run_sync(batch)
+            assert all(equal(row, alone[work.index(one)]) for one, row in zip(batch, rows, strict=True))
     assert max(map(len, work)) <= manifest.max_tokens
-    tokenizer.close()
-    runner.close()
 
 
 def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
@@ -198,10 +187,8 @@ def test_rows_of_documents_are_let_go_of_as_they_are_scored(
         assert (len(result.value), result.tokens > 15_000, result.rows) == (2000, True, [])
 
     monkeypatch.setattr(fake_vectors, "make_row", make_row)
-    tokenizer = Tokenizer(open_artifact(artifact("stanford", "fp32")), 100_000)
-    tokenizer.open()
-    asyncio.run(fake_vectors.play(tokenizer, story))
-    tokenizer.close()
+    with open_tokenizer(artifact("stanford", "fp32")) as tokenizer:
+        asyncio.run(fake_vectors.play(tokenizer, story))
     assert 2000 < most < 4000, "what waits for its scores, and the chunks that run"
     assert alive == 0
 
@@ -226,7 +213,7 @@ def test_a_model_without_vectors_of_tokens_says_so(exported: Callable[..., Artif
         run(exported("bert").root, lambda tasks: answer_request(tasks, embed_any, request))
 
 
-def test_a_colbert_gives_its_vectors_of_documents_by_default_and_has_no_single_one(
+def test_a_colbert_gives_vectors_of_documents_by_default_and_no_single_one(
     artifact: Callable[[str, str], Path],
 ) -> None:
     found = multi_vectors.answers("stanford")["documents"]

@@ -1,10 +1,9 @@
 """Whole words, masks filled together and likelihoods of every family, against one pass at a time by transformers."""
 
 import asyncio
-import json
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import TruncationFields
 from packbert.service.tasks.likelihood import score_sentences
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
 
@@ -21,12 +20,6 @@ NAMES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
 TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # of a log-probability; int8 as for single channels of these small models
 FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 VARIANTS: tuple[Any, ...] = ("within_word", "original")
-
-
-@cache
-def answers(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / "sentences" / f"{name}.json").read_text("utf-8"))
-    return content
 
 
 @pytest.fixture
@@ -52,7 +45,10 @@ def score(tasks: Tasks, texts: list[str], variant: Any) -> Any:
 def test_a_likelihood_has_the_log_probability_of_each_masked_token(
     name: str, precision: str, ask: Callable[..., list[TaskResult]]
 ) -> None:
-    cases = {variant: [one for one in answers(name)["score"] if one["variant"] == variant] for variant in VARIANTS}
+    cases = {
+        variant: [one for one in answers(f"sentences/{name}")["score"] if one["variant"] == variant]
+        for variant in VARIANTS
+    }
     texts = [one["text"] for one in cases["original"]]
     results = ask(
         name,
@@ -82,7 +78,7 @@ def test_a_likelihood_has_the_log_probability_of_each_masked_token(
 def test_words_of_several_pieces_are_scored_from_left_to_right(
     name: str, precision: str, ask: Callable[..., list[TaskResult]]
 ) -> None:
-    cases, tolerance = answers(name)["words"], TOLERANCE[precision]
+    cases, tolerance = answers(f"sentences/{name}")["words"], TOLERANCE[precision]
     results = ask(
         name,
         precision,
@@ -111,7 +107,7 @@ def test_words_of_several_pieces_are_scored_from_left_to_right(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_masks_filled_together_are_those_of_a_slow_beam_search(name: str, ask: Callable[..., list[TaskResult]]) -> None:
-    cases = answers(name)["joint"]
+    cases = answers(f"sentences/{name}")["joint"]
     results = ask(
         name,
         "fp32",

@@ -3,16 +3,13 @@
 The answers are those of transformers.
 """
 
-import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from packbert.service.artifact import open_artifact
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.flow import Tasks, answer_request
@@ -21,22 +18,16 @@ from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
-from tests.service.tokenization.reading import encode, read_all
+from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
 NAMES = sorted(folder.name for folder in GOLDEN.glob("*-entities"))
 WAYS = [("own", False), ("own", True), ("all", True)]  # the answers, and `special_tokens` of the request
 STRIDE = 5
 each_family = pytest.mark.parametrize("name", NAMES)
 each_way = pytest.mark.parametrize(("asked", "special_tokens"), WAYS)
-
-
-@cache
-def answers(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
-    return content
 
 
 @pytest.fixture
@@ -120,10 +111,8 @@ def test_masks_beside_special_tokens_are_filled_as_by_transformers(
 
 @pytest.fixture
 def tokenizer(artifact: Path) -> Any:
-    opened = Tokenizer(open_artifact(artifact), max_characters=100_000)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(artifact) as tokenizer:
+        yield tokenizer
 
 
 def pair_of(case: dict[str, Any]) -> Text:
@@ -136,7 +125,7 @@ def options(*, special_tokens: bool, **more: Any) -> EncodeOptions:
 
 @each_family
 @each_way
-def test_texts_that_are_too_long_are_cut_and_read_in_windows_as_by_transformers(
+def test_long_texts_are_cut_and_read_in_windows_as_by_transformers(
     name: str, asked: str, special_tokens: bool, tokenizer: Tokenizer
 ) -> None:
     cases = answers(name)[asked]

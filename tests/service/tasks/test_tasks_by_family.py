@@ -1,11 +1,11 @@
 """Every task on every family's golden checkpoint, through the real queue, against transformers' pipelines."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 
 from packbert.service.errors import NoSuchHead
@@ -16,18 +16,12 @@ from packbert.service.tasks.inputs import NspRequest
 from packbert.service.tasks.pairs import nsp
 from packbert.service.tasks.predict import PredictRequest, predict
 from packbert.service.tasks.tag import TagRequest, tag
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets
 from tests.service.in_process import ask_engine
 
 Ask = Callable[[Tasks], Awaitable[list[TaskResult]]]
-
-
-@cache
-def answers(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
-    return content
 
 
 def checkpoints_with(task: str) -> list[str]:
@@ -75,9 +69,7 @@ def test_nsp_equals_the_pair_head_and_uses_the_labels_of_its_training(
 
 
 @pytest.mark.parametrize("name", ["roberta", "distilbert", "electra"])
-def test_nsp_on_a_family_without_a_pair_head_is_an_error_with_the_reason(
-    name: str, ask: Callable[[str, Ask], list[Any]]
-) -> None:
+def test_nsp_without_a_pair_head_is_an_error_with_the_reason(name: str, ask: Callable[[str, Ask], list[Any]]) -> None:
     async def question(tasks: Tasks) -> list[TaskResult]:
         ROUTES["/nsp"].check_head(tasks)
         return []
@@ -112,3 +104,11 @@ def test_tag_equals_the_token_classification_pipeline(name: str, ask: Callable[[
         return await asyncio.gather(*(answer_request(tasks, tag, request) for request in requests))
 
     same(ask(name, question), [case["answer"] for case in cases])
+
+
+def test_tag_offsets_are_python_string_indices_for_chinese_and_emoji(tagger: httpx.Client) -> None:
+    text = "😀 hello 北京 👩‍👩‍👧 world"
+    tags = tagger.post("/tag", json={"inputs": text}).json()
+    assert {text[one["start"] : one["end"]] for one in tags} <= {"😀", "hello", "北", "京", "👩‍👩‍👧", "world"}
+    assert [text[one["start"] : one["end"]] for one in tags] == [one["word"] for one in tags]
+    assert len(tags) >= 3

@@ -1,8 +1,6 @@
 """`long: "windows"`: the answers of a slow reference, transformers window by window; counts; what is refused."""
 
-import json
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +12,17 @@ from packbert.service.tasks.embed import embed
 from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.predict import PredictRequest, predict
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
 
 FOLDER = GOLDEN / "windows"
-TEXTS: list[str] = json.loads((FOLDER / "texts.json").read_text("utf-8"))
+TEXTS: list[str] = answers("windows/texts")
 FAMILIES = sorted({file.stem for file in FOLDER.glob("*.json")} - {"sentence", "texts"})
 DEFAULT = 18  # an eighth of 144
 POOLINGS = ("cls", "mean", "pooler")
 VECTOR_TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # int8: as for single channels of these small models
 LABEL_TOLERANCE = {"fp32": 1e-4, "int8": 0.2}
-
-
-@cache
-def cases(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    return found
 
 
 def stride_of(case: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +40,7 @@ async def ask_labels(tasks: Tasks, text: str, **fields: Any) -> TaskResult:
 def chosen(family: str, precision: str) -> list[dict[str, Any]]:
     """All cases for two families in fp32; for the others those of the default stride that are not read in pieces."""
     every = family in ("bert", "roberta") and precision == "fp32"
-    return [case for case in cases(family) if every or (case["stride"] == DEFAULT and case["text"] != 2)]
+    return [case for case in answers(f"windows/{family}") if every or (case["stride"] == DEFAULT and case["text"] != 2)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -87,9 +79,9 @@ def test_labels_are_the_mean_or_the_largest_of_the_reference(
         assert [one["score"] for one in result.value] == sorted(found.values(), reverse=True)
 
 
-@pytest.mark.parametrize("name", sorted({case["name"] for case in cases("sentence")}))
+@pytest.mark.parametrize("name", sorted({case["name"] for case in answers("windows/sentence")}))
 def test_every_window_of_a_sentence_vector_has_the_prompt(name: str, exported: Callable[..., Artifact]) -> None:
-    own = [case for case in cases("sentence") if case["name"] == name]
+    own = [case for case in answers("windows/sentence") if case["name"] == name]
 
     async def question(tasks: Tasks) -> Any:
         fields = {"pooling": "sentence", "normalize": False, "long": "windows"}

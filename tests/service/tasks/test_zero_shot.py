@@ -1,12 +1,10 @@
 """/predict with candidate_labels: transformers' zero-shot classification pipeline, its shapes, and what is refused."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -15,12 +13,13 @@ from packbert.service.errors import NoSuchHead
 from packbert.service.tasks.flow import Tasks, answer_request
 from packbert.service.tasks.predict import PredictRequest
 from packbert.service.tasks.zero_shot import entailment_scores, find_entailment, predict_labels
+from tests.export.goldens import answers
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
 
 FOLDER = GOLDEN / "zero-shot"
 FAMILIES = sorted(folder.parent.name for folder in FOLDER.glob("*/answers.json"))
-TEXTS: list[str] = json.loads((FOLDER / "texts.json").read_text("utf-8"))
+TEXTS: list[str] = answers("zero-shot/texts")
 TOLERANCE = {"fp32": 1e-4, "int8": 0.2}  # int8: as for single channels of these small models
 
 
@@ -47,17 +46,14 @@ def client(entailment: Callable[..., Path]) -> Iterator[InProcessClient]:
         yield opened
 
 
-def answers(family: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((FOLDER / family / "answers.json").read_text("utf-8"))
-    return found
-
-
 async def ask(tasks: Tasks, **body: Any) -> Any:
     return (await answer_request(tasks, predict_labels, PredictRequest.model_validate(body))).value
 
 
 def bodies_of(family: str) -> list[dict[str, Any]]:
-    return [{"inputs": TEXTS[case["text"]], "parameters": case["parameters"]} for case in answers(family)]
+    return [
+        {"inputs": TEXTS[case["text"]], "parameters": case["parameters"]} for case in answers(f"zero-shot/{family}")
+    ]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -67,7 +63,7 @@ def test_scores_are_those_of_the_pipeline(family: str, precision: str, entailmen
         return [await ask(tasks, **body) for body in bodies_of(family)]
 
     answered = ask_tasks(entailment(family, precision), question, truncate=True)
-    for found, case in zip(answered, answers(family), strict=True):
+    for found, case in zip(answered, answers(f"zero-shot/{family}"), strict=True):
         assert list(found) == ["sequence", "labels", "scores"]
         assert found["sequence"] == TEXTS[case["text"]]
         assert found["scores"] == sorted(found["scores"], reverse=True)
@@ -77,51 +73,12 @@ def test_scores_are_those_of_the_pipeline(family: str, precision: str, entailmen
             assert found["labels"] == case["labels"]
 
 
-def test_texts_of_a_list_are_answered_as_each_alone(client: InProcessClient) -> None:
-    body: dict[str, Any] = {"candidate_labels": ["cat", "dog"], "multi_label": True}
-    alone = [client.post("/predict", json=body | {"inputs": text}).json() for text in TEXTS[:2]]
-    assert client.post("/predict", json=body | {"inputs": TEXTS[:2]}).json() == alone
-    assert client.post("/predict", json={"inputs": [[text] for text in TEXTS[:2]], "parameters": body}).json() == alone
-    assert client.post("/predict", json=body | {"inputs": TEXTS[:1]}).json() == alone[:1]
-
-
-def test_only_the_text_is_cut_where_the_request_says_so(client: InProcessClient) -> None:
-    body: dict[str, Any] = {"inputs": ["cat", "dog " * 137], "candidate_labels": ["tea", "the big river in the sun"]}
-    refused = client.post("/predict", json=body)
-    assert (refused.status_code, refused.json()["code"], refused.json()["index"]) == (422, "too_long", 1)
-    cut = client.post("/predict", json=body | {"truncate": True})
-    assert (cut.status_code, cut.headers["x-truncated-inputs"]) == (200, "1")
-
-
-@pytest.mark.parametrize(
-    ("fields", "code", "sentence"),
-    [
-        ({"candidate_labels": " , "}, "candidate_labels", "candidate_labels is empty: send at least one"),
-        ({"candidate_labels": ["a"], "long": "windows"}, "parameters", "long cannot be combined with"),
-        ({"candidate_labels": ["a"], "inputs": ["b", ""]}, "empty", "input has no tokens"),
-        ({"candidate_labels": ["dog " * 200]}, "candidate_labels", "leaves no room for a text"),
-        ({"candidate_labels": ["d" * 60_000] * 2}, "candidate_labels", "have 120034 characters; at most 100000"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(client: InProcessClient, fields: Any, code: str, sentence: str) -> None:
-    response = client.post("/predict", json={"inputs": "the cat"} | fields)
-    assert (response.status_code, response.json()["code"]) == (422, code), response.text
-    assert sentence in response.json()["error"]
-    assert response.json().get("index") == (1 if code == "empty" else None)
-
-
 @pytest.mark.parametrize("template", ["it is about", "{{}}", "{", "{label}", "{0.__class__}", "{:>9999999999}", "{!r}"])
 def test_a_template_without_a_plain_gap_is_refused(client: InProcessClient, template: str) -> None:
     body = {"inputs": "a", "candidate_labels": ["b"], "hypothesis_template": template}
     response = client.post("/predict", json=body)
     assert (response.status_code, response.json()["code"]) == (422, "hypothesis_template")
     assert f"hypothesis_template is {template!r}; it needs {{}} where the label goes" in response.json()["error"]
-
-
-def test_a_classifier_without_an_entailment_label_says_which_labels_it_has(classifier: httpx.Client) -> None:
-    response = classifier.post("/predict", json={"inputs": "a", "candidate_labels": ["b"]})
-    assert (response.status_code, response.json()["code"]) == (501, "no_such_head")
-    assert "an entailment label (one that begins with `entail`); this model has bad, fair, good" in response.text
 
 
 def test_the_first_label_that_begins_with_entail_is_it() -> None:
@@ -141,11 +98,3 @@ def test_contradiction_is_the_first_class_or_the_last_where_entailment_is_first(
     one = entailment_scores(logits[:, :1], entailment, alone=False)
     np.testing.assert_allclose(one, alone[:, :1])
     np.testing.assert_allclose(entailment_scores(logits, entailment, alone=False).sum(axis=1), 1.0)
-
-
-def test_post_root_answers_as_hosted_endpoints_do(client: InProcessClient) -> None:
-    parameters = {"candidate_labels": ["cat", "dog"], "multi_label": False, "hypothesis_template": None}
-    found = client.post("/predict", json={"inputs": "the cat", "parameters": parameters}).json()
-    elements = [{"label": a, "score": b} for a, b in zip(found["labels"], found["scores"], strict=True)]
-    assert client.post("/", json={"inputs": "the cat", "parameters": parameters}).json() == elements
-    assert client.post("/", json={"inputs": ["the cat"], "candidate_labels": ["cat", "dog"]}).json() == elements

@@ -1,12 +1,24 @@
 """Texts read by the tokenizer and its readers, at once, without an event loop."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
+from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.tokenization.chunks import TextChunk, TextReader, chunk_end
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
+
+
+@contextmanager
+def open_tokenizer(artifact: Artifact | Path, max_characters: int = 100_000) -> Iterator[Tokenizer]:
+    """The tokenizer of an artifact, which is closed at the end."""
+    found = open_artifact(artifact) if isinstance(artifact, Path) else artifact
+    with closing(Tokenizer(found, max_characters)) as tokenizer:
+        tokenizer.open()
+        yield tokenizer
 
 
 def encode(

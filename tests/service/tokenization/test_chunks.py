@@ -1,7 +1,9 @@
-"""Chunks of a request's texts: their sizes, what is expected after them, and long texts, whose beginnings are read."""
+"""Chunks of a request's texts, their turns on the tokenizer's thread, and long texts, whose beginnings are read."""
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
@@ -10,12 +12,21 @@ from hypothesis import strategies as st
 from tokenizers import Regex, normalizers
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.errors import Invalid
+from packbert.service.errors import DeadlineExceeded, Invalid, Overloaded
 from packbert.service.tokenization import chunks
-from packbert.service.tokenization.chunks import CHUNK_CHARACTERS, TextReader, chunk_end, find_word_ends
+from packbert.service.tokenization.chunks import (
+    CHUNK_CHARACTERS,
+    MAX_WAITING,
+    TextReader,
+    Turns,
+    chunk_end,
+    find_word_ends,
+)
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import count_each
+from packbert.service.turns import DEADLINE, Deadline
 from tests.paths import GOLDEN
+from tests.service.fakes import FakeTime, on_loop, played, settle
 from tests.service.tokenization.reading import fields, read_all, read_chunks
 
 FAMILIES = ("albert", "bert", "camembert", "roberta", "xlm-roberta")
@@ -129,9 +140,7 @@ class CountingTokenizer:
 
 @pytest.mark.parametrize("text", ["cat dog " * 100_000, "北京大学" * 100_000, ("cat dog", "cat dog " * 100_000)])
 @pytest.mark.parametrize("truncate", ["right", None])
-def test_only_the_beginning_of_a_long_text_is_read_where_the_rest_is_cut_or_too_long(
-    text: Text, truncate: Direction | None
-) -> None:
+def test_only_the_beginning_of_a_long_text_is_read(text: Text, truncate: Direction | None) -> None:
     tokenizer, word_ends = TOKENIZERS["bert"]
     counting: Any = CountingTokenizer(tokenizer)
     reader = make_reader(counting, word_ends, [text], truncate, limit=64)
@@ -144,7 +153,7 @@ def test_only_the_beginning_of_a_long_text_is_read_where_the_rest_is_cut_or_too_
 
 
 @given(sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=60), sequences=st.integers(1, 3))
-def test_a_chunk_has_a_text_and_exceeds_its_size_only_for_a_single_one(sizes: list[int], sequences: int) -> None:
+def test_a_chunk_exceeds_its_size_only_for_a_single_text(sizes: list[int], sequences: int) -> None:
     end = chunk_end(sizes, 0, sequences)
     assert 1 <= end <= len(sizes)
     assert end == 1 or sum(sizes[:end]) <= CHUNK_CHARACTERS
@@ -173,7 +182,7 @@ def test_word_ends_are_unknown_for_a_tokenizer_that_joins_words() -> None:
 
 
 @given(inputs=st.lists(texts, min_size=1, max_size=300), special=st.booleans())
-def test_a_chunk_is_the_last_one_where_no_token_is_expected_after_it(inputs: list[str], special: bool) -> None:
+def test_a_chunk_is_the_last_if_no_token_is_expected_after_it(inputs: list[str], special: bool) -> None:
     """Also where all texts are empty and the tokenizer adds no special tokens."""
     tokenizer = HFTokenizer.from_str(TOKENIZERS["bert"][0].to_str())
     if not special:
@@ -183,7 +192,89 @@ def test_a_chunk_is_the_last_one_where_no_token_is_expected_after_it(inputs: lis
     assert [owner for chunk in read for owner in chunk.owners] == list(range(len(inputs)))
 
 
-def test_texts_of_one_kind_are_expected_to_have_about_the_tokens_that_they_have() -> None:
+def test_texts_of_one_kind_are_expected_to_have_their_tokens() -> None:
     for text in ("the cat is a dog ", "北京大学", "unaffable "):
         first, *others = read_chunks(make_reader(*TOKENIZERS["bert"], [text * 20] * 100, None, limit=512))
         assert first.left == pytest.approx(sum(chunk.tokens for chunk in others), rel=0.2)
+
+
+class FakeThread(Executor):
+    """Steps end when `finish` is called, in their order."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.steps.append((future, lambda: work(*args)))
+        return future
+
+    async def finish(self) -> None:
+        future, work = self.steps.pop(0)
+        if future.set_running_or_notify_cancel():
+            future.set_result(work())
+        await settle()
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.thread, self.sums, self.done = FakeThread(), [(0, 0)], list[str]()
+        self.turns = Turns(self.thread, lambda *sums: self.sums.append(sums))
+
+    async def request(self, name: str, characters: int, steps: int) -> None:
+        for _ in range(steps):
+            await self.turns.run(lambda: self.done.append(name), characters, queued=True)
+
+    async def start(self, name: str, characters: int, steps: int = 1) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self.request(name, characters, steps))
+        await settle()
+        return task
+
+    async def finish_all(self) -> list[str]:
+        while self.thread.steps:
+            await self.thread.finish()
+        assert self.sums[-1] == (self.turns.requests, self.turns.characters) == (0, 0)
+        return self.done
+
+
+@on_loop
+async def test_requests_take_turns_a_chunk_each() -> None:
+    scene = Scene()
+    for name, characters, steps in (("large", 5000, 3), ("middle", 2000, 2), ("small", 10, 1)):
+        await scene.start(name, characters, steps)
+    assert scene.sums[-1] == (3, 5000 + 2000 + 10)
+    assert await scene.finish_all() == ["large", "middle", "small", "large", "middle", "large"]
+
+
+@played
+async def test_requests_that_end_early_leave_at_once_and_read_nothing_more(time: FakeTime) -> None:
+    scene = Scene()
+    running = await scene.start("running", 100, 2)
+    waiting = await scene.start("waiting", 50)
+    DEADLINE.set(Deadline(5.0))
+    late = await scene.start("late", 30)
+    DEADLINE.set(Deadline(1000.0))
+    await scene.start("other", 80)
+    for task, left in ((waiting, (3, 210)), (running, (2, 110))):
+        task.cancel()
+        await settle()
+        assert scene.sums[-1] == left
+    with pytest.raises(DeadlineExceeded, match=r"the deadline passed after 5\.000 s, before the texts were"):
+        await late
+    assert 0 < time.now <= 5.0
+    assert scene.sums[-1] == (1, 80)
+    assert await scene.finish_all() == ["other"]
+
+
+@on_loop
+async def test_what_no_queue_has_admitted_is_refused_beyond_a_limit() -> None:
+    scene = Scene()
+    alone = asyncio.create_task(scene.turns.run(lambda: None, 2 * MAX_WAITING))
+    await settle()
+    with pytest.raises(Overloaded, match=f"{2 * MAX_WAITING} characters wait for the tokenizer, and this") as caught:
+        await scene.turns.run(lambda: None, 1)
+    assert caught.value.retry_after is not None
+    assert caught.value.retry_after > 30
+    await scene.start("admitted", MAX_WAITING)
+    assert await scene.finish_all() == ["admitted"]
+    await alone

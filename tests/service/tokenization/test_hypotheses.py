@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
-from tests.service.tokenization.reading import read_all
+from tests.service.tokenization.reading import open_tokenizer, read_all
 
 LIMIT = 144
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
@@ -22,11 +21,9 @@ LONG = ("The dog walked to the river. " * 300, "The cat sat, and it was warm. " 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta", "albert"])
 def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
-    opened = Tokenizer(open_artifact(exported(request.param).root), max_characters=100_000)
-    opened.open()
-    assert opened.artifact.manifest.max_tokens == LIMIT
-    yield opened
-    opened.close()
+    with open_tokenizer(exported(request.param).root) as tokenizer:
+        assert tokenizer.artifact.manifest.max_tokens == LIMIT
+        yield tokenizer
 
 
 def pairs(

@@ -78,7 +78,7 @@ def test_ids_and_fields_are_those_of_the_library_with_masks_and_without(
 
 
 @pytest.mark.parametrize("kind", [{"normalized": True}, {"single_word": True}])
-def test_a_mask_that_depends_on_what_is_around_it_is_left_to_the_library(
+def test_a_mask_that_depends_on_its_neighbours_is_left_to_the_library(
     library: HFTokenizer, kind: dict[str, bool]
 ) -> None:
     content = json.loads(library.to_str())
@@ -131,7 +131,7 @@ def test_a_tokenizer_that_reads_words_in_another_way_has_none(library: HFTokeniz
     assert KnownWords.of(other, LIMIT) is None
 
 
-def test_a_text_with_an_added_token_is_left_to_the_library_and_others_are_not(library: HFTokenizer) -> None:
+def test_only_a_text_with_an_added_token_is_left_to_the_library(library: HFTokenizer) -> None:
     other = HFTokenizer.from_str(library.to_str())
     other.add_tokens([AddedToken("[E1]", normalized=False), AddedToken("Xyz", normalized=True)])
     other.encode_special_tokens = True

@@ -21,30 +21,27 @@ from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TokenizerFailed
 from packbert.service.tokenization.chunks import TextReader
-from packbert.service.tokenization.encoding import (
-    INLINE_TEXTS,
-    Direction,
-    EncodedText,
-    EncodeOptions,
-    Text,
-    guard,
-)
+from packbert.service.tokenization.encoding import INLINE_TEXTS, Direction, EncodedText, EncodeOptions, Text, guard
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import describe_tokens
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import serve_in_process
 from tests.service.tokenization.reading import encode as encode_all
+from tests.service.tokenization.reading import open_tokenizer
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
 
 @pytest.fixture(scope="module")
 def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
-    opened = Tokenizer(open_artifact(bert_artifact), max_characters=5000)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(bert_artifact, 5000) as tokenizer:
+        yield tokenizer
+
+
+@pytest.fixture(scope="module")
+def library(tokenizer: Tokenizer) -> HFTokenizer:
+    return HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
 
 
 def encode(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, masks: bool = False) -> EncodedText:
@@ -56,15 +53,13 @@ def words(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, mas
     return [str(tokenizer._plain.id_to_token(i)) for i in ids.tolist()]
 
 
-def test_its_thread_starts_when_it_opens_and_not_with_the_first_long_text(bert_artifact: Path) -> None:
+def test_its_thread_starts_when_it_opens(bert_artifact: Path) -> None:
     before = set(threading.enumerate())
-    opened = Tokenizer(open_artifact(bert_artifact), max_characters=5000)
-    opened.open()
-    assert len(set(threading.enumerate()) - before) == 1
-    opened.close()
+    with open_tokenizer(bert_artifact):
+        assert len(set(threading.enumerate()) - before) == 1
 
 
-def test_a_model_without_a_mask_token_is_served_and_says_what_its_export_assumed(
+def test_a_model_without_a_mask_token_is_served_and_names_its_assumptions(
     classifier: httpx.Client, tmp_path: Path
 ) -> None:
     shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
@@ -86,8 +81,8 @@ def test_a_model_without_a_mask_token_is_served_and_says_what_its_export_assumed
         assert info["assumed"]["do_lower_case"].startswith("false, as in tokenizer.json; transformers assumes true")
 
 
-def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answers: dict[str, Any]) -> None:
-    for case in bert_answers["tokens"]:
+def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer) -> None:
+    for case in answers("bert")["tokens"]:
         text = case["text"] if case["text_pair"] is None else (case["text"], case["text_pair"])
         for masks in (False, True):
             encoded = encode(tokenizer, text, masks=masks)
@@ -95,7 +90,7 @@ def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answ
             assert encoded.types.tolist() == case["types"], text
 
 
-def test_special_tokens_in_a_text_are_text_but_for_the_mask_of_fill_mask(tokenizer: Tokenizer) -> None:
+def test_special_tokens_in_a_text_are_text_but_for_the_mask(tokenizer: Tokenizer) -> None:
     assert words(tokenizer, "cat [SEP] dog") == ["[CLS]", "cat", "[UNK]", "s", "##e", "##p", "[UNK]", "dog", "[SEP]"]
     for masks in (False, True):
         found = words(tokenizer, "[CLS] the [MASK] [mask] [SEP]", masks=masks)
@@ -108,7 +103,7 @@ def test_a_text_or_a_side_without_tokens_is_empty(tokenizer: Tokenizer, text: Te
     assert encode(tokenizer, text).empty
 
 
-def test_errors_of_a_text_have_its_index_in_the_request_and_the_limit(tokenizer: Tokenizer) -> None:
+def test_errors_of_a_text_have_its_index_and_the_limit(tokenizer: Tokenizer) -> None:
     limit = tokenizer.artifact.manifest.max_tokens
     for before in (["cat"], ["cat " * 100] * 150):  # at once, in chunks
         with pytest.raises(Invalid, match=f"602 tokens; this model takes at most {limit}") as caught:
@@ -120,17 +115,17 @@ def test_errors_of_a_text_have_its_index_in_the_request_and_the_limit(tokenizer:
 
 
 @given(
-    first=st.integers(1, 400),
-    second=st.none() | st.integers(1, 400),
-    limit=st.integers(5, 160),
+    first=st.integers(1, 120),
+    second=st.none() | st.integers(1, 120),
+    limit=st.integers(5, 60),
     direction=st.sampled_from(["left", "right"]),
 )
 def test_texts_and_pairs_are_cut_as_the_tokenizers_library_cuts_them(
-    tokenizer: Tokenizer, first: int, second: int | None, limit: int, direction: Direction
+    library: HFTokenizer, first: int, second: int | None, limit: int, direction: Direction
 ) -> None:
     sides = [" ".join(["dog", *["cat"] * size, "walked"]) for size in (first, second) if size is not None]
     text: Text = sides[0] if second is None else (sides[0], sides[1])
-    library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
+    library.no_truncation()
     reader = TextReader(library, [text], [sum(map(len, sides))], PLAIN, limit, -1, direction)
     (found,) = reader.read(1).work
     library.enable_truncation(limit, direction=direction)
@@ -175,19 +170,16 @@ def test_only_short_work_runs_on_the_event_loop(tokenizer: Tokenizer, few: bool)
 
 def test_one_long_text_does_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
     """Its thread releases the GIL: otherwise the loop would turn only some dozen times."""
-    patient = Tokenizer(tokenizer.artifact, max_characters=100_000)
-    patient.open()
-    assert max(asyncio.run(turns_beside(patient.encode(["cat" + " " * 99_000], PLAIN, None))) for _ in range(5)) > 1000
-    patient.close()
+    with open_tokenizer(tokenizer.artifact) as patient:
+        work = [turns_beside(patient.encode(["cat" + " " * 99_000], PLAIN, None)) for _ in range(5)]
+        assert max(map(asyncio.run, work)) > 1000
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
 def of_decoder(request: pytest.FixtureRequest, exported: Callable[..., Artifact]) -> Iterator[Tokenizer]:
     """Tokenizers whose decoder gives each token a text of its own, and whose decoder does not."""
-    opened = Tokenizer(open_artifact(exported(request.param).root), max_characters=5000)
-    opened.open()
-    yield opened
-    opened.close()
+    with open_tokenizer(exported(request.param).root) as tokenizer:
+        yield tokenizer
 
 
 IDS = st.lists(st.integers(0, 89), max_size=5)
@@ -234,9 +226,7 @@ def with_tokenizer(artifact: Path, folder: Path, change: Callable[[dict[str, Any
     return folder
 
 
-def test_a_panic_of_the_tokenizer_is_a_500_with_the_index_and_the_next_request_is_answered(
-    bert_artifact: Path, tmp_path: Path
-) -> None:
+def test_a_panic_of_the_tokenizer_is_a_500_with_the_index(bert_artifact: Path, tmp_path: Path) -> None:
     splitter = {"type": "Split", "pattern": {"Regex": HIDDEN_FAULT}, "behavior": "Isolated", "invert": False}
     folder = with_tokenizer(bert_artifact, tmp_path / "a", lambda content: content.update(pre_tokenizer=splitter))
     with serve_in_process(folder) as client:
@@ -262,22 +252,20 @@ def test_an_exception_of_the_library_names_the_first_text_that_fails_alone(bert_
     def no_unknown(content: dict[str, Any]) -> None:
         content["model"]["unk_token"] = "[NOPE]"
 
-    tokenizer = Tokenizer(open_artifact(with_tokenizer(bert_artifact, tmp_path / "a", no_unknown)), 1000)
-    tokenizer.open()
-    with pytest.raises(TokenizerFailed, match="WordPiece error") as caught:
+    with (
+        open_tokenizer(with_tokenizer(bert_artifact, tmp_path / "a", no_unknown)) as tokenizer,
+        pytest.raises(TokenizerFailed, match="WordPiece error") as caught,
+    ):
         encode_all(tokenizer, ["cat", "dog", "ⵣ", "ⵣ"], PLAIN, None)
     assert caught.value.index == 2
-    tokenizer.close()
 
 
 @pytest.mark.parametrize("truncate", ["right", "left", None])
 def test_a_limit_that_leaves_no_room_for_a_pair_is_named(bert_artifact: Path, truncate: Any) -> None:
     artifact = open_artifact(bert_artifact)
     small = dataclasses.replace(artifact, manifest=dataclasses.replace(artifact.manifest, max_tokens=3))
-    tokenizer = Tokenizer(small, 1000)
-    tokenizer.open()
-    assert len(encode(tokenizer, "cat dog cat", "right").ids) == 3
-    with pytest.raises(Invalid, match="a pair has 3 special tokens: there is no room for two texts") as caught:
-        encode_all(tokenizer, ["cat", ("cat", "dog")], PLAIN, truncate)
-    assert (caught.value.code, caught.value.index) == ("too_long", 1)
-    tokenizer.close()
+    with open_tokenizer(small) as tokenizer:
+        assert len(encode(tokenizer, "cat dog cat", "right").ids) == 3
+        with pytest.raises(Invalid, match="a pair has 3 special tokens: there is no room for two texts") as caught:
+            encode_all(tokenizer, ["cat", ("cat", "dog")], PLAIN, truncate)
+        assert (caught.value.code, caught.value.index) == ("too_long", 1)

@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
-from tests.service.tokenization.reading import encode, read_all
+from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
 SPANS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
 WITHOUT_SPANS = EncodeOptions(outputs=frozenset({"cls"}))
@@ -22,11 +21,16 @@ CHARACTERS = st.sampled_from("the cat  walked\n北京 😀 é ( x")
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta"])
 def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
-    opened = Tokenizer(open_artifact(exported(request.param).root), max_characters=100_000)
-    opened.open()
-    assert opened.artifact.manifest.max_tokens == LIMIT
-    yield opened
-    opened.close()
+    with open_tokenizer(exported(request.param).root) as tokenizer:
+        assert tokenizer.artifact.manifest.max_tokens == LIMIT
+        yield tokenizer
+
+
+@pytest.fixture(scope="module")
+def library(tokenizer: Tokenizer) -> HFTokenizer:
+    found = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
+    found.encode_special_tokens = True
+    return found
 
 
 def windows(
@@ -56,10 +60,10 @@ def rows(sequences: Sequence[EncodedText]) -> list[tuple[list[int], list[int], l
     stride=st.integers(0, ROOM - 10),
     count=st.sampled_from([300, 2000]),
 )
-def test_windows_are_those_of_the_library(tokenizer: Tokenizer, unit: str, stride: int, count: int) -> None:
+def test_windows_are_those_of_the_library(
+    tokenizer: Tokenizer, library: HFTokenizer, unit: str, stride: int, count: int
+) -> None:
     joined = "cat" + f" {unit}" * count  # also as more than one piece
-    library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
-    library.encode_special_tokens = True
     library.enable_truncation(LIMIT, stride=stride)
     first = library.encode(joined)
     expected = []
@@ -70,14 +74,14 @@ def test_windows_are_those_of_the_library(tokenizer: Tokenizer, unit: str, strid
     assert rows(windows(tokenizer, joined, stride=stride)[0]) == expected
 
 
-def test_a_text_within_the_limit_is_one_window_as_it_is_encoded_alone(tokenizer: Tokenizer) -> None:
+def test_a_text_within_the_limit_is_one_window(tokenizer: Tokenizer) -> None:
     texts = ["the cat", "a " * 5]
     found = windows(tokenizer, *texts, stride=5)
     assert rows([one for (one,) in found]) == rows(encode(tokenizer, texts, SPANS, None))
 
 
 @pytest.mark.parametrize("stride", [ROOM, 10_000])
-def test_a_stride_that_leaves_a_window_nothing_new_is_refused_with_the_limit(tokenizer: Tokenizer, stride: int) -> None:
+def test_a_stride_without_progress_is_refused_with_the_limit(tokenizer: Tokenizer, stride: int) -> None:
     with pytest.raises(Invalid) as caught:
         windows(tokenizer, "cat", stride=stride)
     assert caught.value.code == "stride"
@@ -131,7 +135,7 @@ def test_a_prompt_that_fills_the_window_is_refused(tokenizer: Tokenizer) -> None
         windows(tokenizer, "cat " * 300, stride=2, prompt=ROOM - 2)
 
 
-def test_the_default_stride_is_an_eighth_of_the_limit_and_less_than_the_room(tokenizer: Tokenizer) -> None:
+def test_the_default_stride_is_an_eighth_of_the_limit(tokenizer: Tokenizer) -> None:
     text = "cat dog " * 150
     assert rows(windows(tokenizer, text, stride=None)[0]) == rows(windows(tokenizer, text, stride=18)[0])
     room = 7

@@ -1,7 +1,5 @@
 """A text without tokens among others: the routes of other servers read it as its special tokens, ours refuse it."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,22 +7,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
-from tests.export.goldens import Artifact
-from tests.service.in_process import InProcessClient, ask, serve_in_process
+from tests.service.in_process import InProcessClient, ask
 
 EMPTY = ["", " ", "\u200b"]
-
-
-@pytest.fixture(scope="module")
-def encoder(bert_artifact: Path) -> Iterator[InProcessClient]:
-    with serve_in_process(bert_artifact, BERT_RERANK="cosine") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def cross_encoder(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("distilbert-labels").root) as client:
-        yield client
 
 
 def run_model(client: InProcessClient, text: Any, output: str) -> Any:
@@ -45,18 +30,18 @@ def run_model(client: InProcessClient, text: Any, output: str) -> Any:
 
 
 @pytest.mark.parametrize("text", EMPTY)
-def test_a_pair_with_one_empty_side_is_scored(cross_encoder: InProcessClient, text: str) -> None:
-    logits = [run_model(cross_encoder, ("the cat", one), "labels")[0] for one in ("a dog", text)]
-    found = ask(cross_encoder, "/rerank", query="the cat", texts=["a dog", text], raw_scores=True)
+def test_a_pair_with_one_empty_side_is_scored(scorer: InProcessClient, text: str) -> None:
+    logits = [run_model(scorer, ("the cat", one), "labels")[0] for one in ("a dog", text)]
+    found = ask(scorer, "/rerank", query="the cat", texts=["a dog", text], raw_scores=True)
     assert {one["index"]: one["score"] for one in found} == dict(
         enumerate(pytest.approx(one, abs=1e-4) for one in logits)
     )
-    found = ask(cross_encoder, "/v1/rerank", query=text, documents=["a dog", text])
+    found = ask(scorer, "/v1/rerank", query=text, documents=["a dog", text])
     assert len(found["results"]) == 2
-    found = ask(cross_encoder, "/score", text_1=text, text_2=["a dog", text], use_activation=False)
-    logit = run_model(cross_encoder, (text, "a dog"), "labels")[0]
+    found = ask(scorer, "/score", text_1=text, text_2=["a dog", text], use_activation=False)
+    logit = run_model(scorer, (text, "a dog"), "labels")[0]
     assert found["data"][0]["score"] == pytest.approx(logit, abs=1e-4)
-    assert len(ask(cross_encoder, "/classify", input=["a", text])["data"]) == 2
+    assert len(ask(scorer, "/classify", input=["a", text])["data"]) == 2
 
 
 @pytest.mark.parametrize("text", EMPTY)
@@ -70,35 +55,26 @@ def test_the_vector_of_an_empty_text_is_that_of_its_special_tokens(
     assert np.allclose(found[field], expected, atol=1e-5)
 
 
-def test_among_so_many_that_they_are_tokenized_on_the_thread(
-    encoder: InProcessClient, cross_encoder: InProcessClient
-) -> None:
+def test_among_so_many_that_they_are_tokenized_on_the_thread(encoder: InProcessClient, scorer: InProcessClient) -> None:
     texts = ["the cat sat " * 20, ""] * 50
     found = ask(encoder, "/v1/embeddings", input=texts)["data"]
     assert np.allclose(
         found[1]["embedding"], ask(encoder, "/v1/embeddings", input="")["data"][0]["embedding"], atol=1e-5
     )
-    assert len(ask(cross_encoder, "/rerank", query="a", texts=texts)) == 100
+    assert len(ask(scorer, "/rerank", query="a", texts=texts)) == 100
     assert len(ask(encoder, "/v1/embeddings", input=[""] * 100)["data"]) == 100
 
 
-def test_an_empty_side_of_a_pair_that_is_cut_stays_empty(cross_encoder: InProcessClient) -> None:
+def test_an_empty_side_of_a_pair_that_is_cut_stays_empty(scorer: InProcessClient) -> None:
     for direction in ("left", "right"):
         fields = {"truncate": True, "truncation_direction": direction}
-        found = ask(cross_encoder, "/rerank", query="", texts=["cat " * 600, "a"], **fields)
+        found = ask(scorer, "/rerank", query="", texts=["cat " * 600, "a"], **fields)
         assert sorted(one["index"] for one in found) == [0, 1]
-
-
-def test_rerank_by_cosine_takes_an_empty_text_and_an_empty_query(encoder: InProcessClient) -> None:
-    for query, texts in (("the cat", ["", "the cat"]), ("", ["a", ""])):
-        ranked = ask(encoder, "/rerank", query=query, texts=texts)
-        assert ranked[0] == {"index": 1, "score": pytest.approx(1.0)}
-        assert -1 <= ranked[1]["score"] < 1
 
 
 @pytest.mark.parametrize("path", ["/embed", "/predict", "/similarity", "/"])
 @pytest.mark.parametrize("text", EMPTY)
-def test_our_own_routes_stay_strict(cross_encoder: InProcessClient, path: str, text: str) -> None:
+def test_our_own_routes_stay_strict(scorer: InProcessClient, path: str, text: str) -> None:
     inputs: Any = {"source_sentence": "a", "sentences": ["b", text]} if path == "/similarity" else [[text]]
-    response = cross_encoder.post(path, json={"inputs": [text] if path == "/embed" else inputs})
+    response = scorer.post(path, json={"inputs": [text] if path == "/embed" else inputs})
     assert (response.status_code, response.json()["code"]) == (422, "empty")

@@ -142,7 +142,7 @@ def test_the_asynchronous_client_does_the_same(
     asyncio.run(ask())
 
 
-def test_zero_shot_of_a_list_of_one_text_is_the_answer_to_the_text(entailment: httpx.Client) -> None:
+def test_zero_shot_of_a_list_of_one_text_is_its_answer(entailment: httpx.Client) -> None:
     """As the hosted endpoints answer JavaScript's client, which sends such a list."""
     parameters = {"candidate_labels": ["animal", "plant"]}
     one, listed = (

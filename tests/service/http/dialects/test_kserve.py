@@ -1,7 +1,6 @@
 """Triton's own HTTP client against the service, and the Open Inference Protocol without a client."""
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from packbert.service.http.dialects.kserve import JSON_LENGTH
 from tests.conftest import Serve
-from tests.export.goldens import Artifact
-from tests.service.in_process import InProcessClient, RunnerQueue, serve_in_process
+from tests.service.in_process import RunnerQueue, serve_in_process
 
 TEXTS = ["the cat sat", "我爱北京。", "it was warm"]
 INFER = "/v2/models/bert/infer"
@@ -25,12 +22,6 @@ def client(server: httpx.Client) -> Iterator[triton.InferenceServerClient]:
     client = triton.InferenceServerClient(server.base_url.netloc.decode())
     yield client
     client.close()
-
-
-@pytest.fixture(scope="module")
-def classifier(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("bert-labels").root) as client:
-        yield client
 
 
 def tensor(texts: list[str], *, binary: bool, name: str = "text", shape: tuple[int, ...] = (-1,)) -> triton.InferInput:
@@ -56,14 +47,6 @@ def test_the_client_finds_the_server_live_and_its_model_ready(client: triton.Inf
     assert not client.is_model_ready("other")
     assert not client.is_model_ready("bert", "2")
     assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
-
-
-def test_the_metadata_describe_what_infer_takes_and_gives(client: triton.InferenceServerClient) -> None:
-    metadata = client.get_model_metadata("bert")
-    assert metadata == client.get_model_metadata("bert", "1")
-    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-    assert metadata["outputs"] == [{"name": "embedding", "datatype": "FP32", "shape": [-1, 32]}]
-    assert (metadata["name"], metadata["versions"]) == ("bert", ["1"])
 
 
 @pytest.mark.parametrize("binary_input", [True, False])
@@ -114,108 +97,6 @@ def test_the_client_shows_the_message_of_an_error(client: triton.InferenceServer
         client.infer("bert", [tensor(TEXTS, binary=True)], outputs=classes)
     with pytest.raises(InferenceServerException, match=r"parameters\.sequence_id"):
         client.infer("bert", [tensor(TEXTS, binary=True)], sequence_id=3)
-
-
-def test_a_classifier_gives_scores_and_labels_by_default_and_vectors_by_name(classifier: InProcessClient) -> None:
-    path = "/v2/models/bert-labels/infer"
-    found = classifier.post(path, json=body(TEXTS)).json()
-    scores, labels = found["outputs"]
-    assert (found["model_name"], found["model_version"]) == ("bert-labels", "1")
-    assert (scores["name"], scores["shape"], scores["datatype"]) == ("scores", [3, 3], "FP32")
-    assert (labels["name"], labels["shape"], labels["datatype"]) == ("label", [3], "BYTES")
-    ranked = classifier.post("/predict", json={"inputs": [[text] for text in TEXTS]}).json()
-    assert labels["data"] == [one[0]["label"] for one in ranked]
-    assert np.reshape(scores["data"], (3, 3)).max(axis=1) == pytest.approx([one[0]["score"] for one in ranked])
-    (only,) = classifier.post(path, json=body(TEXTS, outputs=[{"name": "embedding"}])).json()["outputs"]
-    assert only["data"] == np.ravel(classifier.post("/embed", json={"inputs": TEXTS}).json()).tolist()
-    both = classifier.post(path, json=body(TEXTS, outputs=[{"name": "embedding"}, {"name": "label"}]))
-    assert "a request for each" in both.json()["error"]
-    for parameters in ({"prompt": "a "}, {"normalize": True}, {"dimensions": 2}):
-        refused = classifier.post(path, json=body(TEXTS, parameters=parameters))
-        assert (refused.status_code, "applies to vectors" in refused.json()["error"]) == (422, True)
-    vectors = [{"name": "embedding"}]
-    assert classifier.post(path, json=body(TEXTS, outputs=vectors, parameters={"raw_scores": True})).status_code == 422
-    metadata = classifier.get("/v2/models/bert-labels").json()
-    assert [one["name"] for one in metadata["inputs"]] == ["text", "text_pair"]
-    assert [one["name"] for one in metadata["outputs"]] == ["embedding", "scores", "label"]
-
-
-def test_a_classifier_takes_pairs_and_gives_binary_labels(classifier: InProcessClient) -> None:
-    seconds = {"name": "text_pair", "shape": [3], "datatype": "BYTES", "data": TEXTS[::-1]}
-    request = body(TEXTS, parameters={"binary_data_output": True, "raw_scores": True})
-    request["inputs"].append(seconds)
-    response = classifier.post("/v2/models/bert-labels/infer", json=request)
-    assert response.headers["content-type"] == "application/octet-stream"
-    length = int(response.headers[JSON_LENGTH.decode()])
-    found = triton.InferResult.from_response_body(response.content, header_length=length)
-    pairs = [list(pair) for pair in zip(TEXTS, TEXTS[::-1], strict=True)]
-    ranked = classifier.post("/predict", json={"inputs": pairs, "raw_scores": True}).json()
-    assert found.as_numpy("label").tolist() == [one[0]["label"].encode() for one in ranked]
-    assert found.as_numpy("scores").max(axis=1) == pytest.approx([one[0]["score"] for one in ranked])
-
-
-def test_an_encoder_does_not_take_pairs(server: httpx.Client) -> None:
-    request = body(TEXTS)
-    request["inputs"].append(request["inputs"][0] | {"name": "text_pair"})
-    assert "text_pair is an input of scores" in server.post(INFER, json=request).json()["error"]
-
-
-def test_a_cross_encoders_metadata_have_both_texts(exported: Callable[..., Artifact]) -> None:
-    with serve_in_process(exported("distilbert-labels").root) as client:
-        metadata = client.get("/v2/models/distilbert-labels").json()
-        assert [one["name"] for one in metadata["inputs"]] == ["text", "text_pair"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"shape": [2]}, "shape [2] and 3 texts"),
-        ({"shape": [3, 2]}, "shape [3, 2] and 3 texts"),
-        ({"shape": [-1, -3]}, "shape [-1, -3] and 3 texts"),
-        ({"shape": []}, "shape [] and 3 texts"),
-        ({"datatype": "INT64"}, "datatype INT64"),
-        ({"name": "ids"}, "the inputs are ids"),
-        ({"data": None}, "shared memory is not supported"),
-        ({"data": ["a", "", "b"]}, "no tokens"),
-        ({"data": [5]}, "inputs.0.data.0"),
-        ({"parameters": {"shared_memory_region": "x"}}, "inputs.0.parameters.shared_memory_region"),
-    ],
-)
-def test_another_tensor_is_refused_with_the_reason(server: httpx.Client, change: dict[str, Any], message: str) -> None:
-    request = body(TEXTS)
-    request["inputs"][0] |= change
-    response = server.post(INFER, json=request)
-    assert response.status_code == 422
-    assert message in response.json()["error"]
-
-
-def binary(elements: bytes, *, size: int | None = None, length: str | None = None, after: bytes = b"") -> Any:
-    """The body and the headers of a request whose text has these bytes, whatever they are."""
-    stated = len(elements) if size is None else size
-    head = b'{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":%d}}]}' % stated
-    headers = {JSON_LENGTH.decode(): str(len(head)) if length is None else length}
-    return {"content": head + elements + after, "headers": headers}
-
-
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        (binary(b"\x01\x00\x00"), "element 0 ends after the tensor's 3 bytes"),
-        (binary(b"\xff\xff\xff\xffa"), "element 0 ends after the tensor's 5 bytes"),
-        (binary(struct.pack("<I", 1) + b"\xff"), "not UTF-8"),
-        (binary(b"", size=10), "binary_data_size is 10; 0 bytes are left"),
-        (binary(struct.pack("<I", 1) + b"a", after=b"b"), "1 bytes after the last binary tensor"),
-        (binary(b"", length="9999"), "inference-header-content-length is '9999'"),
-        (binary(b"", length="-1"), "inference-header-content-length is '-1'"),
-        (binary(b""), "shape [1] and 0 texts"),
-    ],
-)
-def test_a_binary_tensor_that_cannot_be_read_is_refused_with_the_reason(
-    server: httpx.Client, request_: Any, message: str
-) -> None:
-    response = server.post(INFER, **request_)
-    assert response.status_code == 422
-    assert message in response.json()["error"]
 
 
 def test_health_says_so_while_the_model_is_not_ready(bert_artifact: Path) -> None:

@@ -1,81 +1,71 @@
 """Ollama's routes with the bodies that its package sends, and SageMaker's and vLLM's other paths."""
 
-from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 
-import pytest
-
-from tests.service.in_process import InProcessClient, ask, serve_in_process
+from tests.service.in_process import InProcessClient, ask
 
 TEXTS = ["the cat sat", "我爱北京。", ""]
 LONG = "the cat sat " * 300
 
 
-@pytest.fixture(scope="module")
-def client(bert_artifact: Path) -> Iterator[InProcessClient]:
-    with serve_in_process(bert_artifact, BERT_RERANK="cosine") as client:
-        yield client
-
-
-def test_the_vectors_are_those_of_v1_embeddings(client: InProcessClient) -> None:
+def test_the_vectors_are_those_of_v1_embeddings(encoder: InProcessClient) -> None:
     for fields, same in (({}, {}), ({"dimensions": 8}, {"dimensions": 8}), ({"truncate": True}, {"truncate": True})):
         texts = [*TEXTS, LONG] if "truncate" in fields else TEXTS
-        expected = ask(client, "/v1/embeddings", input=texts, **same)
-        found = ask(client, "/api/embed", model="any", input=texts, options={"num_ctx": 9}, keep_alive="5m", **fields)
+        expected = ask(encoder, "/v1/embeddings", input=texts, **same)
+        found = ask(encoder, "/api/embed", model="any", input=texts, options={"num_ctx": 9}, keep_alive="5m", **fields)
         assert found["embeddings"] == [one["embedding"] for one in expected["data"]]
         assert (found["model"], found["prompt_eval_count"]) == ("bert", expected["usage"]["total_tokens"])
 
 
-def test_the_older_route_takes_one_prompt(client: InProcessClient) -> None:
+def test_the_older_route_takes_one_prompt(encoder: InProcessClient) -> None:
     for text in TEXTS:
-        found = ask(client, "/api/embeddings", model="any", prompt=text, keep_alive=0)
-        own = ask(client, "/v1/embeddings", input=text, normalize=False)  # as Ollama: only /api/embed scales
+        found = ask(encoder, "/api/embeddings", model="any", prompt=text, keep_alive=0)
+        own = ask(encoder, "/v1/embeddings", input=text, normalize=False)  # as Ollama: only /api/embed scales
         assert found["embedding"] == own["data"][0]["embedding"]
 
 
-def test_an_error_is_where_ollamas_client_reads_it(client: InProcessClient) -> None:
-    response = client.post("/api/embed", json={"input": LONG, "truncate": False})
+def test_an_error_is_where_ollamas_client_reads_it(encoder: InProcessClient) -> None:
+    response = encoder.post("/api/embed", json={"input": LONG, "truncate": False})
     assert response.status_code == 422
     assert "this model takes at most" in response.json()["error"]
 
 
-def test_the_model_is_listed(client: InProcessClient) -> None:
-    (model,) = client.get("/api/tags").json()["models"]
+def test_the_model_is_listed(encoder: InProcessClient) -> None:
+    (model,) = encoder.get("/api/tags").json()["models"]
     assert (model["name"], model["model"], model["details"]["family"]) == ("bert", "bert", "bert")
-    assert client.get("/api/version").json() == {"version": version("packbert")}
+    assert encoder.get("/api/version").json() == {"version": version("packbert")}
 
 
-def test_invocations_of_sagemaker_is_the_root_and_v1_score_is_score(client: InProcessClient) -> None:
+def test_invocations_of_sagemaker_is_the_root_and_v1_score_is_score(encoder: InProcessClient) -> None:
     for body in ({"inputs": TEXTS[:2]}, {"query": "the cat", "texts": TEXTS}, {"inputs": "the [MASK] sat"}):
-        assert ask(client, "/invocations", **body) == ask(client, "/", **body)
+        assert ask(encoder, "/invocations", **body) == ask(encoder, "/", **body)
     body = {"text_1": "the cat", "text_2": TEXTS}
-    assert ask(client, "/v1/score", **body)["data"] == ask(client, "/score", **body)["data"]
+    assert ask(encoder, "/v1/score", **body)["data"] == ask(encoder, "/score", **body)["data"]
 
 
-def test_long_texts_are_cut_unless_truncate_is_false(client: InProcessClient) -> None:
-    of_one = ask(client, "/v1/embeddings", input=LONG, truncate=True)["data"][0]["embedding"]
+def test_long_texts_are_cut_unless_truncate_is_false(encoder: InProcessClient) -> None:
+    of_one = ask(encoder, "/v1/embeddings", input=LONG, truncate=True)["data"][0]["embedding"]
     for more in ({}, {"truncate": None}):
-        assert ask(client, "/api/embed", model="any", input=["a", LONG], **more)["embeddings"][1] == of_one
-    raw = ask(client, "/v1/embeddings", input=LONG, truncate=True, normalize=False)["data"][0]["embedding"]
-    assert ask(client, "/api/embeddings", model="any", prompt=LONG)["embedding"] == raw
+        assert ask(encoder, "/api/embed", model="any", input=["a", LONG], **more)["embeddings"][1] == of_one
+    raw = ask(encoder, "/v1/embeddings", input=LONG, truncate=True, normalize=False)["data"][0]["embedding"]
+    assert ask(encoder, "/api/embeddings", model="any", prompt=LONG)["embedding"] == raw
 
 
-def test_durations_are_whole_nanoseconds(client: InProcessClient) -> None:
-    found = ask(client, "/api/embed", model="any", input=TEXTS)
+def test_durations_are_whole_nanoseconds(encoder: InProcessClient) -> None:
+    found = ask(encoder, "/api/embed", model="any", input=TEXTS)
     assert type(found["total_duration"]) is int
     assert found["total_duration"] > 0
     assert found["load_duration"] == 0
 
 
-def test_show_and_ps_describe_the_model(client: InProcessClient) -> None:
-    (running,) = client.get("/api/ps").json()["models"]
-    shown = ask(client, "/api/show", model="bert:latest")
+def test_show_and_ps_describe_the_model(encoder: InProcessClient) -> None:
+    (running,) = encoder.get("/api/ps").json()["models"]
+    shown = ask(encoder, "/api/show", model="bert:latest")
     assert running["name"] == "bert"
-    assert running == client.get("/api/tags").json()["models"][0]
+    assert running == encoder.get("/api/tags").json()["models"][0]
     assert shown["details"] == running["details"]
     assert shown["capabilities"] == ["embedding"]
-    vectors = ask(client, "/api/embed", model="any", input="a")["embeddings"]
+    vectors = ask(encoder, "/api/embed", model="any", input="a")["embeddings"]
     assert shown["model_info"]["bert.embedding_length"] == len(vectors[0])
-    assert shown["model_info"]["bert.context_length"] == client.backend.artifact.manifest.max_tokens
-    assert client.post("/api/show", json={}).status_code == 422
+    assert shown["model_info"]["bert.context_length"] == encoder.backend.artifact.manifest.max_tokens
+    assert encoder.post("/api/show", json={}).status_code == 422

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import httpx
 import pytest
 
 from packbert.service.artifact import open_artifact
@@ -14,12 +13,6 @@ from tests.export.goldens import Artifact
 from tests.service.tasks.fake_vectors import tasks_with_vectors
 
 SIMILARITY = {"source_sentence": "the cat", "sentences": ["a dog"]}
-
-
-def post(client: httpx.Client, path: str, body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def choose(artifact: Artifact, body: Mapping[str, Any], root_task: str | None = None) -> str:
@@ -73,49 +66,3 @@ def test_the_setting_may_not_name_a_task_whose_head_is_missing(exported: Callabl
     assert root_task(manifest, Settings.from_environment(variables | {"BERT_RERANK": "cosine"})) == "rerank"
     with pytest.raises(SettingsError, match="BERT_ROOT_TASK: bert is no cross-encoder, which rerank needs"):
         root_task(manifest, Settings.from_environment(variables))
-
-
-def test_labels_are_a_list_of_lists_also_for_one_text(classifier: httpx.Client) -> None:
-    flat = post(classifier, "/predict", {"inputs": "the cat"})
-    assert post(classifier, "/", {"inputs": "the cat"}) == [flat]
-    assert post(classifier, "/", {"inputs": "the cat", "parameters": {"top_k": 1}}) == [flat[:1]]
-    batch = {"inputs": [["the cat"], ["a dog"]]}
-    assert post(classifier, "/", batch) == post(classifier, "/predict", batch)
-    pair = {"inputs": ["the cat", "a dog"]}
-    assert post(classifier, "/", pair) == [post(classifier, "/predict", pair)]  # one pair, as on /predict
-
-
-def test_tags_are_grouped_unless_the_request_says_otherwise(tagger: httpx.Client) -> None:
-    text = "The cat sat in Paris."
-    groups = post(tagger, "/tag", {"inputs": text, "aggregation_strategy": "simple"})
-    assert post(tagger, "/", {"inputs": text}) == groups
-    assert post(tagger, "/", {"inputs": text, "parameters": {"ignore_labels": ["O"]}}) == groups
-    single = post(tagger, "/tag", {"inputs": text})
-    assert post(tagger, "/", {"inputs": text, "parameters": {"aggregation_strategy": "none"}}) == single
-    assert post(tagger, "/", {"inputs": text, "aggregation_strategy": "none"}) == single
-
-
-def test_vectors_words_and_cosines_are_those_of_their_routes(server: httpx.Client) -> None:
-    for path, body in (
-        ("/embed", {"inputs": "the cat", "normalize": True}),
-        ("/embed", {"inputs": ["the cat", "a dog"], "options": {"wait_for_model": True}, "unknown": None}),
-        ("/fill-mask", {"inputs": "the [MASK]", "parameters": {"top_k": 2, "targets": None}}),
-        ("/similarity", {"inputs": SIMILARITY, "parameters": {"unknown": None}}),
-    ):
-        assert post(server, "/", body) == post(server, path, body)
-
-
-def test_an_error_names_the_task_that_the_request_went_to(server: httpx.Client) -> None:
-    response = server.post("/", json={"inputs": "the cat", "normalise": True})
-    assert response.status_code == 422
-    assert "normalise: did you mean normalize?" in response.json()["error"]
-    assert response.json()["error"].endswith("`POST /` is embed for this request (BERT_ROOT_TASK names one for all)")
-    assert "send inputs" in server.post("/", json={"parameters": {}}).json()["error"]
-
-
-def test_a_browser_gets_the_page_and_a_probe_gets_health(server: httpx.Client) -> None:
-    browser = server.get("/", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
-    assert (browser.status_code, browser.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    probe = server.get("/", headers={"accept": "*/*"})
-    assert (probe.status_code, probe.json()) == (200, {"status": "ok"})
-    assert server.get("/ping").json() == server.get("/ready").json() == {"status": "ready"}

@@ -3,7 +3,6 @@
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from packbert.service.http.dialects.native import info_keys
@@ -20,106 +19,6 @@ def refusal(client: httpx.Client, path: str, body: Any) -> dict[str, Any]:
     assert response.status_code == 422, response.text
     content: dict[str, Any] = response.json()
     return content
-
-
-def test_similarity_is_the_cosine_of_the_vectors_of_embed(server: httpx.Client) -> None:
-    sentences = ["the cat", "我爱北京。", "it rains"]
-    vectors = np.array(post(server, "/embed", {"inputs": ["a cat", *sentences], "normalize": True, "pooling": "mean"}))
-    body = {"inputs": {"source_sentence": "a cat", "sentences": sentences}, "parameters": {"pooling": "mean"}}
-    np.testing.assert_allclose(post(server, "/similarity", body), vectors[1:] @ vectors[0], atol=1e-6)
-    flat = body | {"parameters": None, "pooling": "mean"}
-    assert post(server, "/similarity", flat) == post(server, "/similarity", body)
-    assert post(server, "/similarity", body | {"inputs": {"source_sentence": "a", "sentences": ["a"]}}) == [1.0]
-
-
-def test_an_error_of_similarity_names_the_sentence(server: httpx.Client) -> None:
-    source = refusal(server, "/similarity", {"inputs": {"source_sentence": " ", "sentences": ["a"]}})
-    assert source["error"].startswith("source_sentence: input has no tokens")
-    assert "index" not in source
-    assert refusal(server, "/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", ""]}})["index"] == 1
-    long = {"inputs": {"source_sentence": "a", "sentences": ["a", "cat " * 600]}}
-    assert refusal(server, "/similarity", long)["index"] == 1
-    cut = server.post("/similarity", json=long | {"parameters": {"truncate": True}})
-    assert cut.headers["x-truncated-inputs"] == "1"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"model": "any", "user": "me"},
-        {"options": {"wait_for_model": True, "use_cache": False}},
-        {"encoding_format": "float"},
-        {"anything": None, "parameters": {"anything": None}},
-        {"parameters": {"normalize": False, "truncate": True}},
-        {"prompt_name": None, "dimensions": None, "truncation_direction": "Right"},
-    ],
-)
-def test_fields_that_change_nothing_are_let_pass(server: httpx.Client, fields: dict[str, Any]) -> None:
-    assert post(server, "/embed", {"inputs": "the cat"} | fields) == post(server, "/embed", {"inputs": "the cat"})
-
-
-def test_parameters_of_embed_are_its_fields(server: httpx.Client) -> None:
-    fields = {"normalize": True, "dimensions": 3, "pooling": "mean"}
-    nested = post(server, "/embed", {"inputs": "the cat", "parameters": fields})
-    assert nested == post(server, "/embed", {"inputs": "the cat"} | fields)
-    twice = refusal(server, "/embed", {"inputs": "a", "normalize": True, "parameters": {"normalize": False}})
-    assert twice["error"] == "normalize given twice: at the top level and under parameters"
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"normalise": True, "other": None}, "normalise: did you mean normalize?"),
-        ({"parameters": {"normalise": True}}, "parameters.normalise: did you mean normalize?"),
-        ({"encoding_format": "base64"}, "encoding_format: base64 is not an encoding of this route: /v1/embeddings"),
-        ({"options": {"fast": True}}, "options.fast: there is no such field"),
-        ({"prompt_name": "query"}, "this model has no prompt 'query'"),
-    ],
-)
-def test_fields_that_would_change_the_answer_are_refused_by_name(
-    server: httpx.Client, fields: dict[str, Any], sentence: str
-) -> None:
-    assert refusal(server, "/embed", {"inputs": "the cat"} | fields)["error"].startswith(sentence)
-
-
-def test_an_unknown_null_does_not_hide_what_is_wrong_beside_it(server: httpx.Client) -> None:
-    assert refusal(server, "/embed", {"inputs": 5, "unknown": None})["error"].startswith("inputs: Input should be")
-    assert refusal(server, "/nsp", {"inputs": [{"text": "a", "text_pair": "b", "unknown": None}]})["index"] == 0
-
-
-def test_predict_with_parameters_answers_as_the_hugging_face_api(classifier: httpx.Client) -> None:
-    flat = post(classifier, "/predict", {"inputs": "the cat"})
-    assert post(classifier, "/predict", {"inputs": "the cat", "parameters": {}}) == [flat]
-    assert post(classifier, "/predict", {"inputs": "the cat", "parameters": {"top_k": 2}}) == [flat[:2]]
-    assert post(classifier, "/predict", {"inputs": "the cat", "top_k": 2}) == flat[:2]
-    raw = post(classifier, "/predict", {"inputs": "the cat", "raw_scores": True})
-    assert post(classifier, "/predict", {"inputs": "the cat", "function_to_apply": "none"}) == raw
-    sigmoid = post(classifier, "/predict", {"inputs": "the cat", "parameters": {"function_to_apply": "sigmoid"}})[0]
-    logits = np.array([one["score"] for one in raw])
-    np.testing.assert_allclose([one["score"] for one in sigmoid], 1 / (1 + np.exp(-logits)), atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"raw_scores": True, "function_to_apply": "softmax"}, "raw_scores is true and function_to_apply is softmax"),
-        ({"top_k": 0}, "top_k: Input should be greater than or equal to 1"),
-        ({"parameters": {"function_to_apply": "relu"}}, "parameters.function_to_apply: Input should be 'softmax'"),
-        ({"parameters": {"padding": True}}, "parameters.padding: there is no such field"),
-    ],
-)
-def test_predict_refuses_what_it_cannot_do(classifier: httpx.Client, fields: dict[str, Any], sentence: str) -> None:
-    assert refusal(classifier, "/predict", {"inputs": "the cat"} | fields)["error"].startswith(sentence)
-
-
-def test_errors_have_teis_type_beside_the_code(server: httpx.Client) -> None:
-    for path, body, kind in (
-        ("/embed", {"inputs": ""}, "Empty"),
-        ("/embed", {"inputs": "cat " * 600}, "Validation"),
-        ("/predict", {"inputs": "a"}, "Backend"),
-        ("/nothing", {}, "Validation"),
-    ):
-        assert server.post(path, json=body).json()["error_type"] == kind
 
 
 def test_info_has_teis_keys_with_the_values_of_ours(
@@ -174,12 +73,6 @@ def test_token_ids_of_this_models_tokenizer_are_read_as_inputs(path: str, server
     unknown = refusal(server, path, {"inputs": [bare[0], [5, 99999]]} | named)
     assert "token id 99999; the vocabulary of this model has the ids 0 to" in unknown["error"]
     assert (unknown["code"], unknown["index"]) == ("token_ids", 1)
-
-
-@pytest.mark.parametrize("more", [{"pieces": True, "pooling": "none"}, {"stride": 4}, {"long": "windows"}])
-def test_what_needs_the_texts_is_refused_for_token_ids(more: dict[str, Any], server: httpx.Client) -> None:
-    refused = refusal(server, "/embed", {"inputs": [[5, 6]], "tokenizer": "bert"} | more)
-    assert "need the texts, and tokenizer is for token ids" in refused["error"]
 
 
 def test_layers_are_those_of_the_texts_for_token_ids_too(server: httpx.Client) -> None:

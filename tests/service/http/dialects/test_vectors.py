@@ -1,7 +1,11 @@
-"""A dialect of vectors is a row and an example of its response."""
+"""Vectors in the formats of other servers, as their packages ask for them; a dialect is a row and an example."""
 
+import base64
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from packbert.service.http import app
@@ -9,7 +13,78 @@ from packbert.service.http.dialects.shapes import Explained, like
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.dialects.vectors import VectorDialect
 from packbert.service.tasks.inputs import FailFastList, ModelField, TruncationFields
-from tests.service.in_process import ask, serve_in_process
+from tests.service.in_process import InProcessClient, ask, serve_in_process
+
+TEXTS = ["the cat sat", "我爱北京。", ""]
+LONG = "the cat sat " * 300
+TYPES = ["float", "base64", "int8", "uint8", "binary", "ubinary"]
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "found"),
+    [
+        ("/v2/embed", "texts", lambda answer: answer["embeddings"]["float"]),
+        ("/api/embed", "input", lambda answer: answer["embeddings"]),
+    ],
+)
+def test_a_request_says_how_special_tokens_are_read(
+    encoder: InProcessClient, path: str, form: str, found: Callable[[Any], Any]
+) -> None:
+    for read in (False, True):
+        expected = ask(encoder, "/v1/embeddings", input=["the [SEP] cat"], special_tokens=read)
+        answer = ask(encoder, path, **{form: ["the [SEP] cat"]}, special_tokens=read)
+        assert found(answer) == [one["embedding"] for one in expected["data"]]
+    assert found(answer) != found(ask(encoder, path, **{form: ["the [SEP] cat"]}))
+
+
+def vectors(client: InProcessClient, **body: Any) -> np.ndarray:
+    return np.array([one["embedding"] for one in ask(client, "/v1/embeddings", **body)["data"]], np.float32)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_vectors_are_those_of_v1_embeddings_in_each_type(encoder: InProcessClient, version: str) -> None:
+    body = {"model": "any", "texts": TEXTS, "input_type": "search_document", "embedding_types": [*TYPES, "float"]}
+    found = ask(encoder, f"/v{version}/embed", **body)
+    expected, types = vectors(encoder, input=TEXTS), found["embeddings"]
+    assert [*types] == TYPES
+    assert np.array_equal(np.array(types["float"], np.float32), expected)
+    decoded = [np.frombuffer(base64.b64decode(one), "<f4") for one in types["base64"]]
+    assert np.array_equal(decoded, expected)
+    assert np.array_equal(np.array(types["ubinary"]), np.packbits(expected > 0, axis=-1))
+    assert np.array_equal(np.array(types["binary"]), np.array(types["ubinary"]) - 128)
+    int8 = np.array(types["int8"])
+    assert np.array_equal(np.array(types["uint8"]), int8 + 128)
+    assert np.array_equal(np.abs(int8).max(axis=-1), [127] * len(TEXTS))
+    cosines = (int8 * expected).sum(axis=-1) / np.linalg.norm(int8, axis=-1)
+    assert cosines.min() > 0.999
+    assert (found["texts"], found["response_type"]) == (TEXTS, "embeddings_by_type")
+    assert found["meta"]["api_version"] == {"version": version}
+    assert found["meta"]["billed_units"]["input_tokens"] > len(TEXTS)
+
+
+@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed", "/v1/embeddings"])
+def test_truncate_takes_the_words_of_cohere_and_nvidia(encoder: InProcessClient, path: str) -> None:
+    field = "input" if path == "/v1/embeddings" else "texts"
+    for word, same in (("END", "right"), ("START", "left")):
+        expected = vectors(encoder, input=[LONG], truncate=True, truncation_direction=same)
+        found = ask(encoder, path, **{field: [LONG]}, truncate=word)
+        own = found["data"][0]["embedding"] if field == "input" else found["embeddings"]
+        assert np.array_equal(
+            np.array(own["float"] if path == "/v2/embed" else own, np.float32).reshape(1, -1), expected
+        )
+    refused = encoder.post(path, json={field: [LONG], "truncate": "NONE"})
+    assert refused.status_code == 422
+    assert "this model takes at most" in refused.text
+    assert "'NONE', 'START' or 'END'" in encoder.post(path, json={field: ["a"], "truncate": "LEFT"}).text
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_long_texts_are_cut_at_their_end_unless_the_request_says_otherwise(
+    encoder: InProcessClient, version: str
+) -> None:
+    body = {"texts": ["a", LONG], "model": "any"}
+    cut, left = (ask(encoder, f"/{version}/embed", **body, truncate=side)["embeddings"] for side in ("END", "START"))
+    assert ask(encoder, f"/{version}/embed", **body)["embeddings"] == cut != left
 
 
 class Request(ModelField, TruncationFields):

@@ -1,5 +1,6 @@
-"""A service manager gets a message when the service is ready, and not before: real datagram sockets."""
+"""Listening sockets before they close, and the message to a service manager when the service is ready."""
 
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,9 +8,28 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from packbert.service.address import notify, wait_until_ready
+from packbert.service.address import begin_no_connection, notify, wait_until_ready
 from packbert.service.settings import Settings
 from tests.service.fakes import play
+
+
+def connects(client: socket.socket, address: tuple[str, int]) -> bool:
+    """Whether the handshake completes; on the loopback interface it does so at once or not at all."""
+    client.setblocking(False)
+    client.connect_ex(address)
+    return bool(select.select([], [client], [], 0)[1])
+
+
+def test_no_connection_begins_any_more_and_those_that_have_begun_are_accepted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as early, socket.socket() as late:
+        listener.setblocking(False)
+        assert connects(early, listener.getsockname())
+        begin_no_connection(listener)
+        assert not connects(late, listener.getsockname())
+        accepted, _ = listener.accept()
+        with accepted:
+            early.send(b"x")
+            assert accepted.recv(1) == b"x"
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""The attention probabilities in the engine: what is opened when, in company, and when the artifact's files change."""
+"""The graphs of attention and of hidden states: when they are opened, in company, and when their files change."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.batch import Row, Tokens
-from packbert.service.artifact import open_artifact
+from packbert.model_export.artifact.batch import LAST, Row, Tokens
 from packbert.service.engine import mapped_file
 from packbert.service.engine.mapped_file import mappings_of
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import InferenceFailed
-from packbert.service.scheduling.cores import Concurrency
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import CHANGES, change_file
+from tests.service.engine.runners import PER_CORE, open_runner
 
 FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
 TOLERANCE = {"fp32": 1e-5, "int8": 0.05}  # int8: twice its own error on random sequences, see `verification`
+PLAIN = frozenset({"cls", "mean", "tokens", "top_logits", "log_sum_exp"})
 
 
 def cases(name: str) -> list[dict[str, Any]]:
@@ -36,12 +35,12 @@ def asking(case: dict[str, Any], *layers: int, outputs: frozenset[str] = frozens
     return Tokens(ids=case["ids"], types=case["types"], outputs=outputs, layers=layers)
 
 
-@contextmanager
-def opened(artifact: Path, concurrency: Concurrency | None = None) -> Iterator[ModelRunner]:
-    runner = ModelRunner(open_artifact(artifact), threads=2, concurrency=concurrency or Concurrency(1))
-    runner.open()
-    yield runner
-    runner.close()
+def text(length: int, *outputs: str) -> Tokens:
+    ids = (np.arange(length, dtype=np.int32) * 7 + length) % 150
+    layers = (LAST, 0, 1) if any(name.startswith("layer") for name in outputs) else ()
+    return Tokens(
+        ids=ids, types=ids * 0, outputs=frozenset(outputs), masks=(1,) if "top_logits" in outputs else (), layers=layers
+    )
 
 
 def one(runner: ModelRunner, tokens: Tokens) -> Row:
@@ -58,7 +57,7 @@ def test_the_attention_of_every_family_is_that_of_transformers(
     known = cases(name)
     everything = tuple(range(len(known[0]["attention"])))
     tokens = [asking(case, *everything, outputs=frozenset({"attention", "attention_mean"})) for case in known]
-    with opened(exported(name, precision).root) as runner:
+    with open_runner(exported(name, precision).root) as runner:
         rows, _ = runner.run_sync(tokens)
     for row, case in zip(rows, known, strict=True):
         assert row is not None
@@ -77,7 +76,7 @@ def test_attention_does_not_depend_on_the_batch_by_a_bit(precision: str, exporte
         for length in (3, 40, 90, 144)
     ]
     texts = [asking(case, *layers) for case in cases("bert") for layers in ((0, 1, 2), (2,), (1, 0))]
-    with opened(exported("bert", precision).root, Concurrency(2, per_core=True)) as runner:
+    with open_runner(exported("bert", precision).root, concurrency=PER_CORE) as runner:
         alone = [one(runner, text)["attention"] for text in texts]
         for all_cores in (True, False):
             rows, _ = runner.run_sync([*texts[::-1], *company], all_cores=all_cores)
@@ -86,55 +85,84 @@ def test_attention_does_not_depend_on_the_batch_by_a_bit(precision: str, exporte
                 assert np.array_equal(row["attention"], want)
 
 
-def test_some_layers_are_the_same_bits_as_of_all_layers_in_the_order_asked_for(bert_artifact: Path) -> None:
+def test_some_layers_have_the_same_bits_as_all_layers(bert_artifact: Path) -> None:
     case = cases("bert")[-1]
-    with opened(bert_artifact) as runner:
+    with open_runner(bert_artifact) as runner:
         whole = one(runner, asking(case, 0, 1, 2))["attention"].reshape(3, -1)
         some = one(runner, asking(case, 2, 0))["attention"].reshape(2, -1)
     assert np.array_equal(some, whole[[2, 0]])
 
 
-def test_a_service_that_nobody_asks_for_attention_opens_no_graph_for_it(bert_artifact: Path) -> None:
-    case = cases("bert")[0]
-    states = Tokens(ids=case["ids"], types=case["types"], outputs=frozenset({"layer_cls"}), layers=(0,))
-    with opened(bert_artifact) as runner:
-        one(runner, states)
-        assert runner.attention._session is None
-        one(runner, asking(case, 0))
-        first = runner.attention._session
+@pytest.fixture(params=["attention", "layers"])
+def graph(request: pytest.FixtureRequest) -> str:
+    """A graph beside that of the answers, opened for the first request that needs it."""
+    name: str = request.param
+    return name
+
+
+def of_graph(name: str, layer: int = 0) -> Tokens:
+    """A request that needs the graph."""
+    ids = np.arange(5, 14, dtype=np.int32)
+    outputs = {"attention": "attention", "layers": "layer_tokens"}
+    return Tokens(ids=ids, types=ids * 0, outputs=frozenset({outputs[name]}), layers=(layer,))
+
+
+def test_a_graph_is_opened_by_the_first_request_that_needs_it(bert_artifact: Path, graph: str) -> None:
+    with open_runner(bert_artifact) as runner:
+        further = getattr(runner, graph)
+        one(runner, text(9, *PLAIN))
+        if graph == "attention":
+            one(runner, of_graph("layers"))
+        assert further._session is None
+        one(runner, of_graph(graph))
+        first = further._session
         assert first is not None
-        one(runner, asking(case, 1))
-        assert runner.attention._session is first
+        one(runner, of_graph(graph, layer=1))
+        assert further._session is first
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_weights_are_read_into_memory_or_mapped_where_services_share_them(
-    exported: Callable[..., Artifact], tmp_path: Path, shared: bool
+    exported: Callable[..., Artifact], tmp_path: Path, graph: str, shared: bool
 ) -> None:
     artifact = Path(shutil.copytree(exported("sample").root, tmp_path / "artifact"))
-    weights = artifact / "cpu" / "model.onnx.data"
-    ids = np.arange(5, 15, dtype=np.int32)
-    with opened(artifact) as runner:
-        runner.attention.shared = tmp_path / "packed" if shared else None
-        tokens = asking({"ids": ids, "types": ids * 0}, 0)
-        before = one(runner, tokens)["attention"]
+    weights, tokens = artifact / "cpu" / "model.onnx.data", of_graph(graph)
+    (name,) = tokens.outputs
+    with open_runner(artifact) as runner:
+        getattr(runner, graph).shared = tmp_path / "packed" if shared else None
+        before = one(runner, tokens)[name]
         copies = [mapped_file.shared_files(runner.artifact, tmp_path / "packed") / weights.name] if shared else []
         assert all(map(mappings_of, copies))
         assert not mappings_of(weights)
         weights.write_bytes(bytes(weights.stat().st_size))  # a change in place has no effect on copies
-        assert np.array_equal(one(runner, tokens)["attention"], before)
+        assert np.array_equal(one(runner, tokens)[name], before)
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
-    bert_artifact: Path, tmp_path: Path, change: str
+def test_files_changed_since_the_start_are_an_error_and_no_answer(
+    bert_artifact: Path, tmp_path: Path, graph: str, change: str
 ) -> None:
     artifact = Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
-    weights, graph = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / "attention.onnx"
-    with opened(artifact) as runner:
-        change_file(change, weights=weights, graph=graph)
+    weights, path = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / f"{graph}.onnx"
+    with open_runner(artifact) as runner:
+        change_file(change, weights=weights, graph=path)
         with pytest.raises(InferenceFailed, match=r"files have changed since the service started.*restart it"):
-            one(runner, asking(cases("bert")[0], 0))
+            one(runner, of_graph(graph))
+        assert one(runner, text(5, "cls"))["cls"].shape == (1, 32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_neither_a_text_nor_its_company_changes_by_a_bit(precision: str, exported: Callable[..., Artifact]) -> None:
+    plain = [text(length, *PLAIN) for length in (3, 40, 90, 144)]
+    asking = [text(length, "layer_tokens", "layer_mean") for length in (2, 16, 77)]
+    with open_runner(exported("bert", precision).root, concurrency=PER_CORE) as runner:
+        alone = [one(runner, tokens) for tokens in (*plain, *asking)]
+        for all_cores in (True, False):
+            rows, _ = runner.run_sync([*plain, *asking], all_cores=all_cores)
+            for row, want in zip(rows, alone, strict=True):
+                assert row is not None
+                assert row.keys() == want.keys()
+                assert all(np.array_equal(row[name], want[name]) for name in want)
 
 
 def test_probabilities_that_are_not_finite_fail_their_sequence_alone(bert_artifact: Path) -> None:
@@ -148,7 +176,7 @@ def test_probabilities_that_are_not_finite_fail_their_sequence_alone(bert_artifa
 
     tokens = [asking(case, 0) for case in cases("bert")]
     assert [len(one) for one in tokens][:3] == [2, 5, 17]
-    with opened(bert_artifact) as runner:
+    with open_runner(bert_artifact) as runner:
         runner.attention._session = Broken()
         rows, _ = runner.run_sync(tokens)
     assert [row is None for row in rows] == [len(one) == 5 for one in tokens]

@@ -1,52 +1,27 @@
-"""A task's endpoint as plain ASGI with a fake backend: authentication, admission, body limits, disconnects, errors."""
+"""A task's endpoint and the fast path to it, as plain ASGI: keys, admission, limits of a body, errors, counts."""
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
+import numpy as np
 import pytest
 
-from packbert.service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
-from packbert.service.http.app import TASKS
-from packbert.service.http.endpoint import TaskEndpoint
+from packbert.service.errors import DeadlineExceeded, Overloaded, ServiceError, Unavailable
+from packbert.service.http.app import TASKS, create_app
+from packbert.service.http.endpoint import TaskEndpoint, TaskFastPath
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.limits import UNCOUNTED_BYTES, BufferedBytes
 from packbert.service.observability.metrics import Metrics
-from packbert.service.settings import Settings
-from packbert.service.tasks.flow import Task
-from tests.service.fakes import OnlyModel
-from tests.service.test_metrics import text_of
+from packbert.service.tasks.flow import Task, TaskResult
+from tests.service.http.fake_model import FakeModel, call
+from tests.service.test_metrics import render_metrics, text_of
 
 VALID = b'{"inputs": "a"}'
-
-
-class FakeModel(OnlyModel):
-    """Rejects requests with `error`, if there is one; its model always fails with an unexpected error."""
-
-    def __init__(self, *, error: ServiceError | None = None, draining: bool = False, **settings: Any) -> None:
-        self.settings = Settings.model_validate({"model": "."} | settings)
-        self.metrics = Metrics()
-        self.error, self.draining = error, draining
-        self.admissions: list[int] = []
-        self.manifest = SimpleNamespace(heads=())
-
-    def admit(self, body_bytes: int) -> "FakeModel":
-        self.admissions.append(body_bytes)
-        if self.error is not None:
-            raise self.error
-        return self
-
-    @contextmanager
-    def answering(self) -> Iterator["FakeModel"]:
-        yield self
-
-    def require_head(self, head: str) -> NoReturn:
-        raise NoSuchHead(f"no {head} head")
 
 
 class Exchange:
@@ -108,7 +83,7 @@ def test_a_content_length_over_the_limit_is_rejected_before_all_else(error: Serv
     assert len(exchange.unread) == 1
 
 
-def test_a_chunked_body_is_rejected_when_it_exceeds_the_limit_and_not_read_further() -> None:
+def test_a_chunked_body_over_the_limit_is_rejected_and_not_read_further() -> None:
     exchange = Exchange(FakeModel(max_body_bytes=100), parts=[b"x" * 60] * 5)
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
     assert exchange.error["error"].endswith("(BERT_MAX_BODY_BYTES): split it")
@@ -155,14 +130,14 @@ def test_retry_after_has_whole_seconds_and_no_more_than_the_error_says(seconds: 
 
 
 @pytest.mark.parametrize("error", [Overloaded("full", retry_after=2), Unavailable("loading")])
-def test_a_request_that_is_not_admitted_is_rejected_before_its_body_is_read(error: ServiceError) -> None:
+def test_a_request_not_admitted_is_rejected_before_its_body_is_read(error: ServiceError) -> None:
     exchange = Exchange(FakeModel(error=error), content_length=b"15")
     assert exchange.status == error.status
     assert len(exchange.unread) == 1
     assert exchange.backend.admissions == [15]
 
 
-def test_while_draining_the_body_is_read_before_the_503_so_that_closing_does_not_reset_the_connection() -> None:
+def test_while_draining_the_body_is_read_before_the_503() -> None:
     exchange = Exchange(FakeModel(error=Unavailable("shutting down"), draining=True), parts=[b"{", b"}"])
     assert exchange.status == 503
     assert not exchange.unread
@@ -173,7 +148,7 @@ def test_while_draining_a_body_over_the_limit_is_not_read() -> None:
     assert Exchange(backend, content_length=b"101").status == 413
 
 
-def test_a_client_that_disconnects_before_the_body_is_complete_is_counted_as_closed() -> None:
+def test_a_client_that_disconnects_in_its_body_is_counted_as_closed() -> None:
     exchange = Exchange(FakeModel(), parts=[b"{"], disconnects=True)
     assert exchange.status == 499
     assert exchange.counted("client_closed")
@@ -196,9 +171,7 @@ def test_an_answer_that_cannot_be_counted_is_an_unexpected_error(monkeypatch: py
     assert exchange.counted("internal")
 
 
-def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_unexpected_error_has_the_standard_body_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     exchange = Exchange(FakeModel(), x_request_id=b"mine")
     assert (exchange.status, exchange.error["code"], exchange.error["request_id"]) == (500, "internal", "mine")
     assert "FakeModel" not in exchange.error["error"]
@@ -212,7 +185,9 @@ def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_lo
     [("/nsp", "pair"), ("/predict", "labels"), ("/tag", "tags"), ("/answer", "spans"), ("/choose", "choices")],
 )
 def test_a_model_without_the_head_is_reported_before_the_body_is_read(path: str, head: str) -> None:
-    exchange = Exchange(FakeModel(), path=path)
+    backend = FakeModel()
+    backend.lacks = head
+    exchange = Exchange(backend, path=path)
     assert (exchange.status, exchange.error["error"]) == (501, f"no {head} head")
     assert len(exchange.unread) == 1
 
@@ -220,7 +195,7 @@ def test_a_model_without_the_head_is_reported_before_the_body_is_read(path: str,
 LARGE = [VALID + b" " * UNCOUNTED_BYTES, b" " * 1000]
 
 
-def test_the_bytes_of_a_large_body_are_held_until_the_request_has_ended() -> None:
+def test_the_bytes_of_a_large_body_are_held_until_the_end() -> None:
     exchange = Exchange(FakeModel(), parts=LARGE)
     assert exchange.reached_the_model
     assert exchange.most_held == len(LARGE[0])
@@ -240,3 +215,136 @@ def test_a_body_without_room_is_refused_as_soon_as_that_is_known(length: bytes) 
 def test_a_small_body_is_not_refused_for_the_bytes_of_others() -> None:
     exchange = Exchange(FakeModel(), room=0, content_length=b"15")
     assert exchange.reached_the_model
+
+
+class SlowClient(Exchange):
+    """Sends its body two seconds after the head, by the clock of the endpoint; `stages`: in flight at that moment."""
+
+    def __init__(self, backend: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        super().__init__(backend)
+
+    async def receive(self) -> Any:
+        self.stages = list(self.backend.metrics.cells[:2])
+        self.now += 2
+        return await super().receive()
+
+
+def test_the_time_in_which_a_body_arrives_is_not_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SlowClient(FakeModel(), monkeypatch)
+    assert client.reached_the_model
+    values = render_metrics(client.backend.metrics)
+    assert values['bert_error_seconds_count{outcome="failed"}'] == 1
+    assert values['bert_error_seconds_sum{outcome="failed"}'] == 0
+    assert client.stages == [1, 0]
+    assert [values[f'bert_inflight_http_requests{{stage="{stage}"}}'] for stage in ("receive", "process")] == [0, 0]
+
+
+def test_a_request_refused_before_its_body_leaves_no_stage_behind() -> None:
+    exchange = Exchange(FakeModel(error=DeadlineExceeded("late")))
+    values = render_metrics(exchange.backend.metrics)
+    assert values['bert_error_seconds_count{outcome="expired"}'] == 1
+    assert [values[f'bert_inflight_http_requests{{stage="{stage}"}}'] for stage in ("receive", "process")] == [0, 0]
+    assert json.loads(exchange.sent[1]["body"])["code"] == "deadline"
+
+
+class FakeApps:
+    """A fast path between a FastAPI application and an endpoint that both respond with 204."""
+
+    def __init__(self, path: str = "/health", method: str = "GET", **headers: bytes) -> None:
+        scope: dict[str, Any] = {"path": path, "method": method}
+        scope["headers"] = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
+        self.request_id = self.called = ""
+        self.sent: list[dict[str, Any]] = asyncio.run(
+            call(TaskFastPath(self.fallback, {"/embed": self.endpoint}, Metrics()), scope)
+        )
+
+    async def fallback(self, scope: Any, _: Any, send: Any) -> None:
+        self.called, self.request_id = "fallback", scope["state"]["request_id"]
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"x", b"y")]})
+
+    async def endpoint(self, _: Any, __: Any, send: Any) -> None:
+        self.called = "endpoint"
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+
+@pytest.mark.parametrize("sent", [b"my-id_1", b"x" * 128])
+def test_a_valid_request_id_of_the_client_is_kept(sent: bytes) -> None:
+    apps = FakeApps(x_request_id=sent)
+    assert apps.request_id == sent.decode()
+    assert apps.sent[0]["headers"] == [(b"x", b"y"), (b"x-request-id", sent)]
+
+
+@pytest.mark.parametrize("sent", [b"", b"a b", b"a\r\nset-cookie: x", b"a\n", b"x" * 129, "é".encode()])
+def test_a_request_id_that_could_harm_a_log_or_header_is_replaced(sent: bytes) -> None:
+    apps = FakeApps(x_request_id=sent)
+    assert len(apps.request_id) == 16
+    assert apps.request_id != FakeApps().request_id
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "called"),
+    [
+        *(("/embed", "POST", "endpoint"), ("/embed", "GET", "fallback"), ("/embed/", "POST", "endpoint")),
+        *(("/other", "POST", "fallback"), ("/other/", "POST", "fallback"), ("/", "POST", "fallback")),
+    ],
+)
+def test_only_posts_to_the_path_of_a_task_take_the_fast_path(path: str, method: str, called: str) -> None:
+    assert FakeApps(path, method).called == called
+
+
+BODIES = {
+    "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
+    **dict.fromkeys(("/score", "/v1/score"), b'{"text_1": "a", "text_2": "b"}'),
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/openai/v1/embeddings"), b'{"input": "a"}'),
+    **dict.fromkeys(("/classify", "/pooling", "/api/embed"), b'{"input": "a"}'),
+    "/api/embeddings": b'{"prompt": "a"}',
+    "/api/show": b'{"model": "a"}',
+    "/similarity": b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}',
+    "/rerank": b'{"query": "a", "texts": ["b"]}',
+    "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
+    "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+    **dict.fromkeys(("/v1/embed", "/v2/embed"), b'{"texts": ["a"]}'),
+    "/v1/ranking": b'{"query": {"text": "a"}, "passages": [{"text": "b"}]}',
+    "/decode": b'{"ids": [1]}',
+    "/answer": b'{"question": "a", "context": "b"}',
+    "/choose": b'{"prompt": "a", "choices": ["b"]}',
+}
+
+
+@pytest.mark.parametrize("path", TASKS)
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (None, {}, 200),
+        (None, {b"accept": b"application/x-npy"}, 200),
+        (None, {b"content-type": b"text/plain"}, 200),
+        (b"{", {}, 400),
+        (b"[]", {}, 422),
+        (None, {b"x-request-timeout-ms": b"0"}, 422),
+        (b"x" * 1001, {}, 413),
+    ],
+    ids=["valid", "npy", "no content type", "not JSON", "not an object", "timeout", "too large"],
+)
+def test_the_declared_route_and_the_fast_path_send_the_same_bytes(
+    path: str, body: bytes | None, headers: dict[bytes, bytes], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(*_: Any) -> Task:
+        return Task(None, answer)
+
+    async def answer(result: TaskResult) -> Any:
+        """A value that none of the response models accepts: they must not validate it."""
+        result.truncated, result.tokens = 1, 9
+        return np.full((2, 3), 0.5, np.float32)
+
+    monkeypatch.setitem(TASKS, path, replace(TASKS[path], task=read))
+    app: Any = create_app(FakeModel(max_body_bytes=1000))  # type: ignore[arg-type]  # models have more members
+    sent_headers = [(b"x-request-id", b"mine"), *headers.items()]
+    scope = {"method": "POST", "path": path, "headers": sent_headers}
+    content = BODIES.get(path, b'{"inputs": "a"}') if body is None else body
+    fast, declared = (asyncio.run(call(one, dict(scope), content)) for one in (app, app.fallback))
+    for message in (fast[0], declared[0]):  # the seconds of formatting differ
+        message["headers"] = [one for one in message["headers"] if not one[0].endswith((b"-time", b"-timing"))]
+    assert fast == declared
+    assert fast[0]["status"] == status

@@ -10,7 +10,6 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from packbert.service.errors import BadRequest, ServiceError, TooLarge
@@ -20,6 +19,7 @@ from packbert.service.http.body import BodyLimits, decode, on_thread, parse
 from packbert.service.settings import Settings
 from packbert.service.tasks import inputs as schemas
 from packbert.service.tasks import predict as label_schemas
+from tests.service.fakes import on_loop
 
 SETTINGS = Settings.model_validate({"model": "."})
 LIMITS = BodyLimits.of(SETTINGS)
@@ -30,12 +30,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=30,
 )
-
-
-class Anything(BaseModel):
-    """Takes every object, and refuses every other value."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 @hypothesis.given(JSON, st.booleans(), st.sampled_from([None, 1]), st.sampled_from([0, 5, 50]))
@@ -93,7 +87,7 @@ def repeat(item: bytes, before: bytes = b'{"inputs":[', after: bytes = b"]}") ->
         *("name", "spaces", "escapes"),
     ],
 )
-def test_a_body_with_more_than_a_valid_one_is_refused_and_takes_no_memory(body: bytes, fault: str) -> None:
+def test_a_body_too_large_is_refused_and_takes_no_memory(body: bytes, fault: str) -> None:
     tracemalloc.start()
     with pytest.raises(TooLarge, match=fault):
         decode(body, LIMITS)
@@ -149,19 +143,16 @@ def test_steps_of_bodies_are_off_the_event_loop() -> None:
     assert asyncio.run(on_thread(lambda: threading.current_thread().name)).startswith("body-parser")
 
 
-def test_the_steps_of_a_request_that_has_ended_are_dropped() -> None:
+@on_loop
+async def test_the_steps_of_a_request_that_has_ended_are_dropped() -> None:
     steps: list[str] = []
-
-    async def story() -> None:
-        free = threading.Event()
-        running = asyncio.create_task(on_thread(free.wait))
-        waiting = asyncio.create_task(on_thread(lambda: steps.append("of the request that has ended")))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.sleep(0)
-        free.set()
-        await running
-        await on_thread(lambda: steps.append("of another"))
-
-    asyncio.run(story())
+    free = threading.Event()
+    running = asyncio.create_task(on_thread(free.wait))
+    waiting = asyncio.create_task(on_thread(lambda: steps.append("of the request that has ended")))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    free.set()
+    await running
+    await on_thread(lambda: steps.append("of another"))
     assert steps == ["of another"]

@@ -1,7 +1,8 @@
-"""/fill-mask: targets, what it and /score may cost, and the passes of whole words."""
+"""/fill-mask: targets, what it and /score may cost, the passes of whole words, and the beam search over all masks."""
 
 import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, AnswerSize
 from packbert.service.tasks.flow import Tasks
+from packbert.service.tasks.joint import Filled, Search, _most_certain, _neighbours, fill_together
 from packbert.service.tasks.passes import Plan, _passes, _scores, check_cost, check_fit, word_score
 from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
@@ -44,14 +46,14 @@ def test_passes_may_cost_as_much_as_the_queue_takes_and_no_more(tasks: Tasks) ->
         check_cost(tasks, 3, most + 1, "send less")
 
 
-def test_a_text_with_a_mask_for_each_piece_may_be_as_long_as_the_model_takes(tasks: Tasks) -> None:
+def test_a_text_with_masks_may_be_as_long_as_the_model_takes(tasks: Tasks) -> None:
     most = tasks.manifest.max_tokens
     check_fit(tasks, most - 2, 3, 0)
     with pytest.raises(Invalid, match=f"{most + 1} with a mask for each of a target's 3 pieces"):
         check_fit(tasks, most - 1, 3, 0)
 
 
-def test_an_answer_is_refused_where_its_candidates_with_their_texts_are_too_large(tasks: Tasks) -> None:
+def test_an_answer_with_too_large_candidates_is_refused(tasks: Tasks) -> None:
     for joint, masks in ((False, 2), (True, 1)):
         answer = AnswerSize(tasks, 10, joint=joint)
         for text in (text_of(1, 4), text_of(2, 3, length=100)):  # chunks
@@ -63,7 +65,7 @@ def test_an_answer_is_refused_where_its_candidates_with_their_texts_are_too_larg
         AnswerSize(tasks, MAX_ANSWER_TOKENS // 100 + 1).check(chunk)
 
 
-def test_a_target_of_several_pieces_takes_the_place_and_the_segment_of_its_mask() -> None:
+def test_a_target_of_several_pieces_takes_the_place_of_its_mask() -> None:
     plan, text = Plan.of([(7, 8), (7, 9), (5,)]), text_of(1, 4)
     found = list(_passes(plan, text, MASK))
     assert [one.ids.tolist() for one in found] == [
@@ -101,12 +103,6 @@ def fill(server: httpx.Client, **body: Any) -> Any:
     return server.post("/fill-mask", json=body).json()
 
 
-def test_an_answer_of_few_targets_is_small_whatever_top_k(server: httpx.Client) -> None:
-    body = {"inputs": ["[MASK] " * 130] * 3, "top_k": 170}
-    assert server.post("/fill-mask", json=body).status_code == 413
-    assert server.post("/fill-mask", json=body | {"targets": ["cat"]}).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("target", "fault"),
     [
@@ -114,7 +110,7 @@ def test_an_answer_of_few_targets_is_small_whatever_top_k(server: httpx.Client) 
         ("龍" * 30, f"... is not in the vocabulary ({', '.join(['[UNK]'] * 10)}, ...)"),
     ],
 )
-def test_a_target_with_an_unknown_piece_is_refused_unless_its_first_piece_is_asked_for(
+def test_a_target_with_an_unknown_piece_is_refused_unless_its_first_counts(
     server: httpx.Client, target: str, fault: str
 ) -> None:
     refused = fill(server, inputs="the [MASK] is big", parameters={"targets": ["dog", target], "first_piece": False})
@@ -125,7 +121,7 @@ def test_a_target_with_an_unknown_piece_is_refused_unless_its_first_piece_is_ask
     assert {one["target"] for one in found} == {"dog", target}.difference([" "])
 
 
-def test_two_targets_with_one_first_piece_are_one_candidate_with_the_name_of_the_first(server: httpx.Client) -> None:
+def test_two_targets_with_one_first_piece_are_one_candidate(server: httpx.Client) -> None:
     (one,) = fill(server, inputs="the [MASK] is big", targets=["unaffable", "un"], first_piece=True)
     assert (one["token_str"], one["target"]) == ("un", "unaffable")
 
@@ -135,3 +131,58 @@ def test_padding_as_a_candidate_is_left_out_of_the_sequence(server: httpx.Client
     first, _ = fill(server, inputs="the [MASK] is [MASK]", top_k=vocabulary)
     (padding,) = (one for one in first if one["token_str"] == "[PAD]")
     assert padding["sequence"] == "[CLS] the is [MASK] [SEP]"
+
+
+A, B = 5, 6
+
+
+def row(*masks: dict[int, float]) -> Row:
+    """Of each mask the log-probabilities of its candidates, best first."""
+    return {
+        "top_ids": np.array([list(one) for one in masks]),
+        "top_logits": np.array([list(one.values()) for one in masks], np.float32),
+        "log_sum_exp": np.zeros((len(masks), 1), np.float32),
+    }
+
+
+def test_of_two_orders_the_likelier_one_is_kept() -> None:
+    search = Search(text_of(2, 4, length=8), beam=2)
+    search.states = [
+        Filled(pieces=(A, -1), logs=(-1.0, 0.0), log_probability=-1.0, order=(0,)),
+        Filled(pieces=(-1, B), logs=(0.0, -1.25), log_probability=-1.25, order=(1,)),
+    ]
+    search.advance([row({B: -0.5, A: -8.0}), row({A: -0.75, B: -8.0})])
+    best = search.states[0]
+    assert (best.pieces, best.log_probability, best.order) == ((A, B), -1.5, (0, 1))
+    assert len(search.states) == 2
+    assert search.done
+
+
+def test_the_mask_with_the_most_certain_candidate_is_filled_first() -> None:
+    search = Search(text_of(2, 4, length=8), beam=2)
+    search.advance([row({A: -2.0, B: -3.0}, {B: -0.5, A: -4.0})])
+    assert [state.pieces for state in search.states] == [(-1, B), (-1, A)]
+    assert [state.order for state in search.states] == [(1,), (1,)]
+    first, second = search.passes()
+    assert (first.masks, first.ids[4], second.ids[4]) == ((2,), B, A)
+
+
+def test_rounding_makes_no_probability_larger_than_1() -> None:
+    state = Filled(pieces=(-1,), logs=(0.0,))
+    assert _most_certain(state, row({A: 1e-6}), beam=1) == (0, [A], [0.0])
+
+
+@pytest.mark.parametrize(
+    ("positions", "runs"),
+    [((2, 3, 5), [[0, 1], [2]]), ((1,), [[0]]), ((1, 3), [[0], [1]]), ((4, 5, 6), [[0, 1, 2]])],
+)
+def test_masks_without_a_token_between_them_are_one_run(positions: tuple[int, ...], runs: list[list[int]]) -> None:
+    assert _neighbours(positions) == runs
+
+
+def test_a_search_costs_a_pass_and_the_beam_for_each_further_mask(bert_artifact: Path) -> None:
+    tasks = tasks_with_vectors(open_artifact(bert_artifact))
+    tasks = replace(tasks, limits=replace(tasks.limits, max_tokens=(1 + 4 + 4) * 8 - 1))
+    search = fill_together(tasks, [text_of(1, 3, 5, length=8)], beam=4, top_k=1)
+    with pytest.raises(TooLarge, match="9 passes of the model with 72 tokens"):
+        asyncio.run(search)

@@ -1,6 +1,7 @@
-"""A weights file that is changed in place under a running service."""
+"""Weights that are mapped or copied: what a change of the file on the disk does to a running service."""
 
 import errno
+import mmap
 import os
 import resource
 import shutil
@@ -12,16 +13,86 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import sha256
 from packbert.service.artifact import open_artifact
 from packbert.service.engine import mapped_file, runner, session
 from packbert.service.engine.calibration import golden_tokens
+from packbert.service.engine.mapped_file import detach_from, mappings_of
 from packbert.service.errors import DeviceError, InferenceFailed
+from tests.serving import running
+
+PAGE = mmap.PAGESIZE
+
+
+def mapped(file: Path, offset: int = 0, size: int = 0, access: int = mmap.ACCESS_READ) -> mmap.mmap:
+    with file.open("r+b") as opened:
+        return mmap.mmap(opened.fileno(), size, access=access, offset=offset)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Ten pages and a half, each with its own number in all bytes."""
+    one = tmp_path / "a file (deleted) with spaces"
+    one.write_bytes(b"".join(bytes([page]) * PAGE for page in range(1, 12))[: -PAGE // 2])
+    return one
+
+
+@pytest.mark.parametrize("change", ["overwritten", "truncated", "removed"])
+def test_a_detached_mapping_keeps_its_bytes_whatever_happens_to_the_file(file: Path, change: str) -> None:
+    before = file.read_bytes()
+    with mapped(file) as whole, mapped(file, 4 * PAGE, 2 * PAGE) as part:
+        assert len(mappings_of(file)) == 2
+        assert detach_from(file) == 11 * PAGE  # once for both
+        assert mappings_of(file) == []
+        if change == "overwritten":
+            file.write_bytes(bytes(len(before)))
+        elif change == "truncated":
+            os.truncate(file, 0)
+        else:
+            file.unlink()
+        assert whole[:] == before
+        assert part[:] == before[4 * PAGE : 6 * PAGE]
+
+
+def test_only_what_is_mapped_is_copied(file: Path) -> None:
+    with mapped(file, 2 * PAGE, PAGE) as one, mapped(file, 8 * PAGE, 2 * PAGE) as other:
+        assert detach_from(file) == 3 * PAGE
+        os.truncate(file, 0)
+        assert (one[:], other[:]) == (bytes([3]) * PAGE, bytes([9]) * PAGE + bytes([10]) * PAGE)
+
+
+def test_a_file_replaced_by_name_leaves_the_mapped_bytes(file: Path, tmp_path: Path) -> None:
+    before = file.read_bytes()
+    with mapped(file) as one:
+        (tmp_path / "new").write_bytes(bytes(len(before)))
+        (tmp_path / "new").replace(file)
+        detach_from(file)
+        assert one[:] == before
+
+
+def test_a_file_truncated_before_is_an_error_and_ends_no_process(file: Path) -> None:
+    with mapped(file) as one:
+        os.truncate(file, 0)
+        with pytest.raises(OSError, match="Bad address"):
+            detach_from(file)
+        assert len(one) > 0
+
+
+def test_a_writable_private_mapping_stays_writable_and_the_file_unchanged(file: Path) -> None:
+    before = file.read_bytes()
+    with mapped(file, access=mmap.ACCESS_COPY) as one:
+        detach_from(file)
+        one[0] = 99
+        assert one[0] == 99
+    assert file.read_bytes() == before
+
+
+def test_a_file_that_is_not_mapped_costs_nothing(file: Path) -> None:
+    assert detach_from(file) == 0
+
 
 DEADLINE_SECONDS = 60
 TEXT = {"inputs": "the cat sat"}
@@ -32,9 +103,8 @@ def own_artifact(bert_artifact: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
 
 
-def service(artifact: Path, **more: str) -> ServiceProcess:
-    settings = {"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "64"}
-    return ServiceProcess(settings | more)
+def settings_for(artifact: Path, **more: str) -> dict[str, str]:
+    return {"BERT_MODEL": str(artifact), "BERT_TOKEN_BUDGET": "64"} | more
 
 
 @contextmanager
@@ -57,10 +127,7 @@ def overwrite(weights: Path) -> None:
 
 @pytest.mark.parametrize("change", ["overwritten", "truncated"])
 def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(own_artifact: Path, change: str) -> None:
-    with (
-        service(own_artifact) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-    ):
+    with running(settings_for(own_artifact)) as (_, client):
         before = client.post("/embed", json=TEXT).content
         if change == "overwritten":
             overwrite(own_artifact / "cpu" / "model.onnx.data")
@@ -71,11 +138,8 @@ def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(ow
         assert client.get("/ready").status_code == 200
 
 
-def test_wrong_answers_from_a_shared_file_are_503_after_the_next_self_check(own_artifact: Path, tmp_path: Path) -> None:
-    with (
-        service(own_artifact, BERT_WORKERS="2", BERT_CACHE=str(tmp_path / "cache")) as process,
-        httpx.Client(base_url=process.url, timeout=60) as client,
-    ):
+def test_wrong_answers_from_a_shared_file_are_503_after_a_check(own_artifact: Path, tmp_path: Path) -> None:
+    with running(settings_for(own_artifact, BERT_WORKERS="2", BERT_CACHE=str(tmp_path / "cache"))) as (_, client):
         assert client.post("/embed", json=TEXT).status_code == 200
         (weights,) = (tmp_path / "cache").glob(f"packed/*/{mapped_file.PACKED}/model.onnx.data")
         overwrite(weights)
@@ -115,7 +179,7 @@ def test_no_mapping_of_the_artifacts_own_files_is_ever_read(
     assert opened == ["model.onnx", "layers.onnx", "attention.onnx"] * 2
 
 
-def test_a_copy_is_removed_after_the_open_and_by_the_next_process_where_one_was_killed(
+def test_a_copy_is_removed_after_the_open_or_by_the_next_process(
     own_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))

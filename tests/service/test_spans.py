@@ -1,18 +1,30 @@
-"""What a collector receives of requests and batches: ids, links, sizes, codes; no text, no key, nothing unsampled."""
+"""What a collector receives of requests and batches, and when a service makes traces."""
 
+import gzip
+import json
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from benchmarks.harness.process import free_port
+from packbert.service.__main__ import main
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import InferenceFailed
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
@@ -22,12 +34,100 @@ from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.scrape import render
 from packbert.service.observability.spans import Tracing
 from packbert.service.scheduling.batcher import Batcher
-from packbert.service.settings import Settings
+from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.flow import Tasks
 from packbert.service.turns import TRACEPARENT
+from tests.paths import ROOT
 from tests.service.fakes import FakeRunner, make_queue
 from tests.service.in_process import InProcessClient, InProcessModel, open_tasks
-from tests.service.tracing.collector import Collector, collect
+from tests.serving import running
+
+
+@dataclass
+class ReceivedSpan:
+    name: str
+    kind: int
+    trace_id: str  # hexadecimal, as the other ids
+    span_id: str
+    parent_id: str  # empty for a root
+    trace_state: str
+    links: list[tuple[str, str]]  # trace and span
+    attributes: dict[str, Any]
+    failed: bool
+    events: int
+    start: int  # nanoseconds
+    end: int
+    service: str
+    version: str  # of the service
+
+
+@dataclass
+class Collector:
+    url: str = ""
+    bodies: list[bytes] = field(default_factory=list)
+
+    @property
+    def spans(self) -> list[ReceivedSpan]:
+        return [span for body in self.bodies for span in decode(body)]
+
+    def named(self, name: str) -> list[ReceivedSpan]:
+        return [span for span in self.spans if span.name == name]
+
+
+def decode(body: bytes) -> Iterator[ReceivedSpan]:
+    for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+        resource = values_of(of_resource.resource.attributes)
+        for of_scope in of_resource.scope_spans:
+            for span in of_scope.spans:
+                yield ReceivedSpan(
+                    name=span.name,
+                    kind=span.kind,
+                    trace_id=span.trace_id.hex(),
+                    span_id=span.span_id.hex(),
+                    parent_id=span.parent_span_id.hex(),
+                    trace_state=span.trace_state,
+                    links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
+                    attributes=values_of(span.attributes),
+                    failed=span.status.code == 2,
+                    events=len(span.events),
+                    start=span.start_time_unix_nano,
+                    end=span.end_time_unix_nano,
+                    service=resource["service.name"],
+                    version=resource["service.version"],
+                )
+
+
+def values_of(attributes: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+
+
+@contextmanager
+def collect() -> Iterator[Collector]:
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/traces"
+            body = self.rfile.read(int(self.headers["content-length"]))
+            collector.bodies.append(gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
+            answer = ExportTraceServiceResponse().SerializeToString()
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Writes nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector.url = f"http://127.0.0.1:{server.server_port}"
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield collector
+        server.shutdown()
+        thread.join()
+
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
@@ -59,13 +159,13 @@ class Traced:
         self.backend = InProcessModel(open_artifact(artifact), settings, tasks)
         self.backend.tracing = Tracing()
         self._client = InProcessClient(self.backend)
-        self._client.transport = httpx.ASGITransport(self.serve)
+        self._app, self._client.app = self._client.app, self.serve
         self.connection = ClientConnection()
 
     async def serve(self, scope: Any, receive: Any, send: Any) -> None:
         """As a server does, of whose connection an endpoint knows."""
         scope["state"] = {CONNECTION_KEY: self.connection}
-        await self._client.app(scope, receive, send)
+        await self._app(scope, receive, send)
 
     def embed(self, traceparent: str = "", body: object = BODY, **more: str) -> httpx.Response:
         headers = {"authorization": "Bearer topsecret", "traceparent": traceparent} | more
@@ -155,7 +255,7 @@ def test_an_error_has_its_code_and_never_its_message(traced: Traced, collector: 
     assert found == [(422, "invalid", False, 0), (500, "run_failed", True, 0), (401, "unauthorized", False, 0)]
 
 
-def test_a_request_that_expires_in_the_queue_has_a_span_of_its_wait(traced: Traced, collector: Collector) -> None:
+def test_a_request_that_expires_in_the_queue_has_a_span(traced: Traced, collector: Collector) -> None:
     stopped = Batcher(run=FakeRunner().run, queue=make_queue(token_budget=100))  # that serves nothing
     traced.backend.tasks = replace(traced.backend.tasks, queue=stopped)
     response = traced.embed(SAMPLED, **{"x-request-timeout-ms": "1000"})
@@ -176,7 +276,7 @@ def test_no_span_has_anything_of_a_text_or_a_key(traced: Traced, collector: Coll
         assert not any(secret in body for body in collector.bodies)
 
 
-def test_a_batch_is_linked_to_its_requests_and_is_a_run_below_each_of_them(collector: Collector) -> None:
+def test_a_batch_is_linked_to_its_requests_and_below_each_of_them(collector: Collector) -> None:
     tracing = Tracing()
     other = f"00-{'a' * 32}-{'b' * 16}-01"
     tracing.record_batch({SAMPLED: 3, other: 1, NOT_SAMPLED: 2, "x": 1}, sequences=7, tokens=90, seconds=0.25)
@@ -258,3 +358,110 @@ def test_a_collector_that_does_not_answer_does_not_keep_the_process(
     for thread in threading.enumerate():  # leaves nothing to the next test
         if thread.name == "last spans":
             thread.join()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_service_sends_the_whole_trace_of_a_request(workers: int, bert_artifact: Path) -> None:
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_WORKERS": str(workers), "BERT_API_KEY": "topsecret"}
+    logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
+    headers = {"authorization": "Bearer topsecret", "traceparent": f"00-{TRACE}-{PARENT}-01"}
+    with collect() as collector:
+        with running(settings | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}, **headers) as (process, client):
+            assert client.post("/embed", json={"inputs": ["my private dog", "is hairy"]}).status_code == 200
+            scrape = client.get("/metrics", headers={"accept": "application/openmetrics-text"})
+            code, output = process.terminate(), process.output()
+        assert code == 0
+        (request,) = collector.named("POST /embed")
+        stages = {span.name: span for span in collector.spans if span.parent_id == request.span_id}
+        (batch,) = collector.named("batch")  # the self-checks have none
+    assert (request.trace_id, request.parent_id) == (TRACE, PARENT)
+    assert set(stages) == {"tokenize", "queue", "run", "format"}
+    assert len(collector.spans) == 6
+    assert {span.trace_id for span in stages.values()} == {TRACE}
+    starts = [stages[name].start for name in ("tokenize", "queue", "run", "format")]
+    assert starts == sorted(starts)
+    assert batch.links == [(TRACE, request.span_id)]
+    assert stages["run"].links == [(batch.trace_id, batch.span_id)]
+    assert stages["run"].attributes["bert.batch.sequences"] == 2
+    assert stages["run"].attributes["bert.batch.tokens"] == request.attributes["bert.tokens"]
+    assert not any(secret in body for body in collector.bodies for secret in (b"private", b"topsecret"))
+
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [line["trace_id"] for line in lines if line.get("route") == "/embed"] == [TRACE]
+    assert [line for line in lines if line["logger"].startswith("opentelemetry")] == []
+    families = text_string_to_metric_families(scrape.text)  # type: ignore[no-untyped-call]
+    assert {"bert_requests", "bert_queue_requests"} <= {family.name for family in families}
+    exemplar = f'# {{trace_id="{TRACE}"}}' in scrape.text
+    assert exemplar is (workers == 1)  # several processes' counts are summed without them
+    assert scrape.headers["content-type"].startswith("application/openmetrics-text")
+
+
+def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
+    models = {"BERT_MODELS": f"first={bert_artifact} second={bert_artifact}", "BERT_TOKEN_BUDGET": "256"}
+    logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
+    asked: dict[str, list[tuple[str, Any]]] = {
+        "first": [("/embed", {"inputs": "a"}), ("/embed", {"inputs": 1, "model": "second"})],  # the body is not read
+        "second": [
+            ("/embed", {"inputs": "a", "model": "second"}),
+            ("/embed", {"inputs": "a " * 600, "model": "second"}),
+            ("/models/second/embed", {"inputs": "a"}),
+        ],
+        "": [("/embed", {"inputs": "a", "model": "secret"})],
+    }
+    with collect() as collector:
+        with running(models | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as (process, client):
+            statuses = [client.post(path, json=body).status_code for of in asked.values() for path, body in of]
+            process.terminate()
+            output = process.output()
+        spans = sorted((one for one in collector.spans if one.name.startswith("POST")), key=lambda one: one.start)
+    assert statuses == [200, 422, 200, 422, 200, 404]
+    expected = [name for name, of in asked.items() for _ in of]
+    assert [one.attributes.get("gen_ai.request.model", "") for one in spans] == expected
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [one.get("model", "") for one in lines if one.get("route", "").endswith("/embed")] == expected
+    assert not any(b"secret" in body for body in collector.bodies)
+
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "on"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        ({"OTEL_SERVICE_NAME": "bert"}, False),
+        (ENDPOINT, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, True),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
+        (ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, False),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, False),
+    ],
+)
+def test_the_standard_variables_turn_traces_on(variables: dict[str, str], on: bool) -> None:
+    assert Settings.from_environment({"BERT_MODEL": "."} | variables).tracing is on
+
+
+def test_a_protocol_that_is_not_there_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc': traces are sent as http/protobuf"):
+        Settings.from_environment({"BERT_MODEL": "."} | ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+
+
+def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # as where it is not installed
+    for name, value in ({"BERT_MODEL": ".", "BERT_PORT": "0"} | ENDPOINT).items():
+        monkeypatch.setenv(name, value)
+    assert main() == 2
+    assert capsys.readouterr().err == (
+        "packbert serve: OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need opentelemetry-sdk: "
+        "install packbert[otel], or unset the variable\n"
+    )
+
+
+def test_a_service_without_traces_loads_no_sdk() -> None:
+    code = (
+        "import sys, service.http.server, service.models, service.workers.worker;"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout == "[]\n"

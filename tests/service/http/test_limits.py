@@ -1,4 +1,4 @@
-"""Connections over the number wait in the backlog, at no cost, until another one ends."""
+"""Connections over the number wait, and the bytes that all requests hold together are bounded."""
 
 import asyncio
 import errno
@@ -6,9 +6,15 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+from starlette.types import Message
+
+from packbert.service.errors import BuffersFull, TooLarge
+from packbert.service.http.endpoint import TaskRequest
+from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.http.limits import LOOK_AGAIN_SECONDS as RETRY_SECONDS
-from packbert.service.http.limits import Acceptor
-from tests.service.fakes import FakeTime, play
+from packbert.service.http.limits import TRIM_SECONDS, Acceptor, BufferedBytes
+from tests.service.fakes import FakeTime, on_loop, played
 
 
 class Echo(asyncio.Protocol):
@@ -146,14 +152,103 @@ class FullListener:
             one.close()
 
 
-def test_without_a_free_descriptor_it_tries_again_once_a_second() -> None:
-    async def story(time: FakeTime) -> None:
-        listener: Any = FullListener()
-        acceptor = Acceptor([listener], lambda _: asyncio.Protocol(), most=10, reserve=0, give_place=lambda _: False)
-        await asyncio.sleep(10.5 * RETRY_SECONDS)
-        assert 10 <= listener.attempts <= 12
-        assert acceptor.open == 0
-        assert time.now == 10.5 * RETRY_SECONDS
-        acceptor.close()
+@played
+async def test_without_a_free_descriptor_it_tries_again_once_a_second(time: FakeTime) -> None:
+    listener: Any = FullListener()
+    acceptor = Acceptor([listener], lambda _: asyncio.Protocol(), most=10, reserve=0, give_place=lambda _: False)
+    await asyncio.sleep(10.5 * RETRY_SECONDS)
+    assert 10 <= listener.attempts <= 12
+    assert acceptor.open == 0
+    assert time.now == 10.5 * RETRY_SECONDS
+    acceptor.close()
 
-    play(story)
+
+class FakeSender(asyncio.WriteTransport):
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Trims:
+    """A clock's readings at each trim."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def __call__(self) -> None:
+        self.at.append(asyncio.get_running_loop().time())
+
+
+@on_loop
+async def test_bytes_over_the_bound_are_refused_and_not_counted() -> None:
+    buffered = BufferedBytes(100, Trims())
+    buffered.hold(60)
+    with pytest.raises(BuffersFull, match=r"holds 60 bytes .* at most 100 \(8 x BERT_MAX_BODY_BYTES\)") as raised:
+        buffered.hold(41)
+    assert (raised.value.status, raised.value.headers) == (429, {"retry-after": "1"})
+    assert buffered.bodies == 60
+    buffered.hold(40)
+    buffered.release(100)
+    buffered.check_size(100)
+
+
+@on_loop
+async def test_over_the_bound_the_answers_that_have_waited_longest_are_dropped() -> None:
+    buffered = BufferedBytes(100, Trims())
+    senders = [FakeSender() for _ in range(4)]
+    for sender, size in zip(senders, (40, 40, 20, 60), strict=True):
+        buffered.wait_for_reader(sender, size)
+    assert [sender.aborted for sender in senders] == [True, False, False, False] or senders[1].aborted
+    assert sum(buffered.unsent.values()) <= 100
+
+
+@on_loop
+async def test_an_answer_keeps_its_place_until_it_is_read() -> None:
+    buffered = BufferedBytes(100, Trims())
+    first, second, third = (FakeSender() for _ in range(3))
+    buffered.wait_for_reader(first, 50)
+    buffered.wait_for_reader(second, 50)
+    buffered.wait_for_reader(first, 49)
+    buffered.wait_for_reader(third, 50)
+    assert (first.aborted, second.aborted, third.aborted) == (True, False, False)
+    buffered.wait_for_reader(second, 0)
+    assert list(buffered.unsent) == [third]
+
+
+@on_loop
+async def test_a_single_answer_over_the_bound_is_sent() -> None:
+    buffered, sender = BufferedBytes(100, Trims()), FakeSender()
+    buffered.wait_for_reader(sender, 1000)
+    assert not sender.aborted
+
+
+@played
+async def test_memory_is_trimmed_once_after_the_last_byte(time: FakeTime) -> None:
+    trims, sender = Trims(), FakeSender()
+    buffered = BufferedBytes(100, trims)
+    for _ in range(5):
+        buffered.hold(10)
+        buffered.wait_for_reader(sender, 10)
+        buffered.release(10)
+        await asyncio.sleep(10 * TRIM_SECONDS)
+        buffered.wait_for_reader(sender, 0)
+        await asyncio.sleep(TRIM_SECONDS / 2)
+    assert trims.at == []
+    await asyncio.sleep(10 * TRIM_SECONDS)
+    assert trims.at == [time.now - 9.5 * TRIM_SECONDS]
+
+
+@on_loop
+async def test_a_body_over_the_limit_of_its_route_is_not_counted() -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": bytes(2**15), "more_body": True}
+
+    async def send(_: Message) -> None:
+        raise AssertionError("nothing is answered here")
+
+    connection = ClientConnection()
+    scope = {"path": "/", "headers": [], "state": {CONNECTION_KEY: connection}}
+    with pytest.raises(TooLarge):
+        await TaskRequest(scope, receive, send).read_body(4096)
+    assert connection.buffered.bodies == 0

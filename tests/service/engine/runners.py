@@ -1,0 +1,21 @@
+"""Runners of artifacts, opened and closed."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.scheduling.cores import SERIAL, Concurrency
+
+PER_CORE = Concurrency(2, per_core=True)
+
+
+@contextmanager
+def open_runner(
+    artifact: Artifact | Path, threads: int = 2, concurrency: Concurrency = SERIAL
+) -> Iterator[ModelRunner]:
+    found = open_artifact(artifact) if isinstance(artifact, Path) else artifact
+    with closing(ModelRunner(found, threads=threads, concurrency=concurrency)) as runner:
+        runner.open()
+        yield runner

@@ -1,0 +1,62 @@
+"""A model that admits every request and answers none, and an application called as the server calls it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from packbert.service.errors import NoSuchHead, ServiceError
+from packbert.service.http.app import TASKS
+from packbert.service.observability.metrics import Metrics
+from packbert.service.settings import Settings
+from tests.service.fakes import OnlyModel
+
+MANIFEST = SimpleNamespace(
+    device="cpu",  # what the dialects read when the application is made
+    name="sample",
+    heads=("cls", *(spec.head for spec in TASKS.values())),
+    labels=(),
+    max_tokens=512,
+    outputs={"cls": SimpleNamespace(shape=("n", 32))},
+    embedding=SimpleNamespace(pooling="cls", normalize=False, kept_dimensions=0),
+)
+
+
+class FakeModel(OnlyModel):
+    """Refuses requests with `error`, if there is one, and else always fails with an unexpected error."""
+
+    def __init__(self, *, error: ServiceError | None = None, draining: bool = False, **settings: Any) -> None:
+        self.settings = Settings.model_validate({"model": "."} | settings)
+        self.metrics = Metrics()
+        self.error, self.draining = error, draining
+        self.admissions: list[int] = []
+        self.artifact, self.manifest = SimpleNamespace(manifest=MANIFEST), MANIFEST
+        self.lacks = ""  # a head
+
+    def admit(self, body_bytes: int) -> "FakeModel":
+        self.admissions.append(body_bytes)
+        if self.error is not None:
+            raise self.error
+        return self
+
+    @contextmanager
+    def answering(self) -> Iterator["FakeModel"]:
+        yield self
+
+    def require_head(self, head: str) -> None:
+        if head == self.lacks:
+            raise NoSuchHead(f"no {head} head")
+
+
+async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> list[dict[str, Any]]:
+    """The messages of the response to a request with this body."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    await app({"type": "http", "query_string": b"", "headers": []} | scope, receive, send)
+    return sent

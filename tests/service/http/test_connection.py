@@ -1,0 +1,787 @@
+"""A connection on a fake transport and on a pair of sockets: what it accepts, its limits, when it closes."""
+
+import asyncio
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from packbert.service.http import connection as connection_module
+from packbert.service.http.limits import BufferedBytes, ConnectionLimits
+from tests.service.fakes import FakeTime, as_test, play, settle
+
+POST = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"
+CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+Story = Callable[..., Coroutine[Any, Any, None]]
+Test = Callable[..., None]
+
+
+class FakeTransport(asyncio.Transport):
+    protocol: connection_module.Connection
+
+    def __init__(self, protocol: connection_module.Connection) -> None:
+        self.protocol = protocol
+        self.sockets = socket.socketpair()
+        super().__init__({"socket": self.sockets[0]})
+        self.written = b""
+        self.closed = self.aborted = self.reading_paused = False
+        self.unread = 0  # bytes that are written and that the client has not read
+        self.most_unread = 2**16  # more of them pause the protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
+        self.most_unread = high or 0
+
+    def write(self, data: Any) -> None:
+        if not self.closed:
+            self.written += data
+            if self.unread > self.most_unread:
+                self.protocol.pause_writing()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reading_paused = True
+
+    def resume_reading(self) -> None:
+        self.reading_paused = False
+
+    async def open(self) -> None:
+        self.protocol.connection_made(self)
+
+    async def receive(self, piece: bytes) -> None:
+        self.protocol.data_received(piece)
+
+    def disconnect(self) -> None:
+        self.protocol.connection_lost(ConnectionResetError())
+
+    def abort_or_close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+
+class SocketTransport:
+    """asyncio's own, over a pair of sockets."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, protocol: connection_module.Connection) -> None:
+        self.protocol = protocol
+        self.sockets = socket.socketpair()
+        self._written = bytearray()
+        for one in self.sockets:
+            one.setblocking(False)
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.transport, _ = await loop.connect_accepted_socket(lambda: self.protocol, self.sockets[0])
+
+    @property
+    def written(self) -> bytes:
+        with suppress(BlockingIOError, ConnectionResetError):
+            while part := self.sockets[1].recv(2**20):
+                self._written += part
+        return bytes(self._written)
+
+    @property
+    def closed(self) -> bool:
+        return self.transport.is_closing()
+
+    @property
+    def reading_paused(self) -> bool:
+        return not self.transport.is_reading()
+
+    async def receive(self, piece: bytes) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await asyncio.get_running_loop().sock_sendall(self.sockets[1], piece)
+
+    def disconnect(self) -> None:
+        with suppress(OSError):  # the server has closed it
+            self.sockets[1].shutdown(socket.SHUT_WR)
+
+    def abort_or_close(self) -> None:
+        self.transport.abort()
+        self.sockets[1].close()
+
+
+class Client:
+    """A connection in front of an application that echoes how many bytes the body has, once `may_respond` is set."""
+
+    time: FakeTime
+
+    def __init__(self, limits: ConnectionLimits, kind: Callable[..., Any] = FakeTransport) -> None:
+        self.paths: list[str] = []
+        self.headers: list[tuple[bytes, bytes]] = []  # of the first request
+        self.may_read, self.may_respond = asyncio.Event(), asyncio.Event()
+        self.may_read.set()
+        self.may_respond.set()
+        self.fails = self.answers_early = False
+        self.rejections: list[tuple[int, str]] = []  # that are counted by the end
+        self.protocol = connection_module.Connection(self.app, limits)
+        self.transport: Any = kind(self.protocol)
+
+    async def app(
+        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        self.paths.append(scope["path"])
+        self.headers = self.headers or scope["headers"]
+        size, more = 0, not self.answers_early
+        if self.fails:
+            raise ValueError("the application fails")
+        await self.may_read.wait()
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            size, more = size + len(message["body"]), message["more_body"]
+        await self.may_respond.wait()
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(str(size)))]}
+        )
+        await send({"type": "http.response.body", "body": str(size).encode()})
+
+    async def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            if not self.transport.closed:
+                await self.transport.receive(piece)
+            await settle()
+
+    @property
+    def statuses(self) -> list[int]:
+        return [int(part[:3]) for part in self.transport.written.split(b"HTTP/1.1 ")[1:]]
+
+    def error(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.transport.written.rpartition(b"\r\n\r\n")[2])
+        assert set(content) == {"error", "error_type", "code", "request_id"}
+        return content
+
+
+async def play_on(transport: Callable[..., Any], story: Story, time: FakeTime, **arguments: Any) -> None:
+    counted: list[tuple[int, str]] = []
+    limits = ConnectionLimits(
+        client_timeout_seconds=5.0,
+        max_header_bytes=1000,
+        min_read_bytes_per_second=10,
+        buffered=BufferedBytes(2**30, lambda: None),
+        on_rejected=lambda status, code: counted.append((status, code)),
+    )
+    connection = Client(limits, transport)
+    connection.time = time
+    await connection.transport.open()
+    await story(connection, **arguments)
+    connection.transport.abort_or_close()
+    await settle()
+    assert counted == connection.rejections
+    assert not (limits.heads or limits.bodies or limits.tasks) or transport is FakeTransport
+
+
+def connected(story: Story, transports: Sequence[Callable[..., Any]] = (FakeTransport, SocketTransport)) -> Test:
+    """The test `story`, played on each of the transports; its first argument is a Client."""
+
+    def test(**arguments: Any) -> None:
+        for transport in transports:
+            play(partial(play_on, transport, story, **arguments))
+
+    return as_test(test, story, given=1)
+
+
+on_fake_transport = partial(connected, transports=[FakeTransport])  # which alone has a client that reads slowly
+
+
+def cut(content: bytes, size: int) -> list[bytes]:
+    return [content[start : start + size] for start in range(0, len(content), size)]
+
+
+UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 50], ids=["whole", "in two", "in pieces"])
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /embed HTTP/1.1\r\nhost: x\r\n"
+        + UPGRADE
+        + b"content-length: 46\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\nx: 123456\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: x\r\n"
+        + UPGRADE
+        + b"transfer-encoding: chunked\r\n\r\n2e\r\n"
+        + b"x" * 46
+        + b"\r\n0\r\n\r\n",
+    ],
+    ids=["length", "chunked"],
+)
+@connected
+async def test_an_upgrade_request_is_answered_as_http_1_with_its_body(
+    connection: Client, request_bytes: bytes, pieces: int
+) -> None:
+    both = request_bytes + GET
+    await connection.send(*cut(both, -(-len(both) // pieces)))
+    assert connection.paths == ["/embed", "/health"]
+    assert connection.transport.written.endswith(b"\r\n\r\n0")
+    assert b"\r\n\r\n46HTTP/1.1 200" in connection.transport.written
+    assert not connection.transport.closed
+
+
+@connected
+async def test_garbage_after_a_request_does_not_lose_its_response(connection: Client) -> None:
+    connection.rejections = [(400, "malformed")]
+    connection.may_respond.clear()
+    await connection.send(GET + b"\x00rubbish\r\n\r\n")
+    connection.may_respond.set()
+    await settle()
+    assert connection.statuses == [200, 400]
+    assert connection.transport.closed
+
+
+@connected
+async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(connection: Client) -> None:
+    await connection.send(GET.replace(b"\r\n\r\n", b"\r\nx-api-key: \t k1 \t \r\n\r\n"))
+    assert dict(connection.headers)[b"x-api-key"] == b"k1"
+
+
+@connected
+async def test_a_client_is_asked_for_its_body_when_the_application_reads_it(connection: Client) -> None:
+    connection.may_read.clear()
+    await connection.send(POST.replace(b"host", b"Expect: 100-Continue\r\nhost"))
+    assert connection.transport.written == b""
+    connection.may_read.set()
+    await settle()
+    assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await connection.send(b"1234567890")
+    assert connection.statuses == [100, 200]
+
+
+HEAD = b"POST /embed HTTP/1.1\r\nhost: x\r\n"
+ABSOLUTE = b"GET http://evil HTTP/1.1\r\nhost: x\r\n"
+H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+ONE_HOST = "the request has {} Host headers: send one"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "fault"),
+    [
+        (b"\x16\x03\x01 hello\r\n\r\n", 400, "the request is not valid HTTP/1.1: "),
+        (HEAD + b"content-length: -1\r\n\r\n", 400, "HTTP/1.1: Invalid character in Content-Length"),
+        (HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\n", 400, "HTTP/1.1: Duplicate Content-Length"),
+        (HEAD + b"two words: 1\r\n\r\n", 400, "HTTP/1.1: Invalid header token"),
+        (CHUNKED.replace(b"transfer", b"content-length: 6\r\ntransfer") + GET, 400, ""),
+        (b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n" + GET, 400, ""),
+        (ABSOLUTE + b"\r\n", 400, ""),
+        (ABSOLUTE + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n", 400, ""),
+        (H2C, 505, "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1"),
+        (H2C + b"\0\0\x12\4\0\0\0\0\0", 505, "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1"),
+        (GET.replace(b"host: x\r\n", b""), 400, ONE_HOST.format(0)),
+        (GET.replace(b"host", b"host: y\r\nHost"), 400, ONE_HOST.format(2)),
+        (GET.replace(b"1.1\r\nhost", b"1.0\r\nhost: y\r\nHost"), 400, ONE_HOST.format(2)),
+        (GET.replace(b"1.1", b"2.0"), 505, "HTTP/2.0 is not supported"),
+        (GET.replace(b"1.1", b"0.9"), 505, "HTTP/0.9 is not supported"),
+        (CHUNKED.replace(b"chunked", b"gzip, chunked") + b"\r\n", 501, ""),
+        (CHUNKED.replace(b"chunked", b"gzip\r\ntransfer-encoding: chunked") + b"\r\n", 501, ""),
+        (CHUNKED.replace(b"chunked", b"gzip") + b"\r\n", 501, ""),
+        (CHUNKED.replace(b"chunked", b"chunked, chunked") + b"\r\n", 400, ""),
+        (CHUNKED.replace(b"chunked", b"chunked\r\nTransfer-Encoding: chunked") + b"\r\n", 400, ""),
+    ],
+)
+@connected
+async def test_what_is_not_one_request_of_http_1_ends_the_connection(
+    connection: Client, sent: bytes, status: int, fault: str
+) -> None:
+    connection.rejections = [(status, "malformed")]
+    await connection.send(sent)
+    assert (connection.statuses, connection.paths, connection.transport.closed) == ([status], [], True)
+    assert (connection.error()["code"], fault in connection.error()["error"]) == ("malformed", True)
+
+
+@pytest.mark.parametrize(
+    ("start", "trickle"),
+    [(b"P", b""), (b"GET / HTTP/1.1\r\nx-slow: ", b"a"), (POST, b""), (POST + b"1", b"2")],
+    ids=["line", "header", "no body", "body"],
+)
+@connected
+async def test_a_request_that_arrives_too_slowly_gets_408_at_the_timeout(
+    connection: Client, start: bytes, trickle: bytes
+) -> None:
+    connection.rejections = [(408, "slow")]
+    await connection.send(start)
+    while not connection.transport.closed:
+        await asyncio.sleep(1)
+        await connection.send(trickle)
+    assert connection.time.now <= 6
+    assert connection.statuses == [408]
+    assert connection.error()["code"] == "slow"
+
+
+@connected
+async def test_time_in_the_queue_does_not_count_as_time_to_arrive(connection: Client) -> None:
+    connection.may_respond.clear()
+    await connection.send(GET)
+    await asyncio.sleep(60)
+    connection.may_respond.set()
+    await settle()
+    assert connection.statuses == [200]
+
+
+IN_CHUNKS = CHUNKED.partition(b"2\r\n")[0]
+LONG_HEADS = {
+    "url": b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n",
+    "header": b"GET / HTTP/1.1\r\nx: " + b"a" * 2000 + b"\r\n\r\n",
+}
+TOO_LARGE = {
+    **{f"{name} by {size}": cut(head, size) for name, head in LONG_HEADS.items() for size in (9, 300, 9999)},
+    "sum of headers": [b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n"],
+    "trailers": [CHUNKED, b"x-first: ", *[b"x-more: " + b"v" * 80 + b"\r\n"] * 13],
+    "a trailer": [CHUNKED, b"x-first: ", *[b"v" * 90] * 13],
+    "an extension of a chunk": [CHUNKED.removesuffix(b"0\r\n") + b"1;x=", *[b"v" * 90] * 13],
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+@connected
+async def test_a_head_or_trailer_over_the_limit_gets_431(connection: Client, name: str) -> None:
+    connection.rejections = [(431, "headers_too_large")]
+    await connection.send(*TOO_LARGE[name])
+    assert (connection.statuses, connection.transport.closed) == ([431], True)
+    assert connection.error()["code"] == "headers_too_large"
+    assert connection.error()["error"].endswith("bytes: shorten them")
+    assert connection.paths == ["/embed"] * (TOO_LARGE[name][0][:4] == b"POST")
+
+
+ACCEPTED = {
+    "a coding in another case beside TE": [CHUNKED.replace(b"chunked", b"Chunked\r\nte: gzip, chunked") + b"\r\n"],
+    "an expectation of HTTP/1.0": [POST.replace(b"1.1\r\n", b"1.0\r\nExpect: 100-Continue\r\n"), b"1234567890"],
+    "no host in HTTP/1.0": [b"GET / HTTP/1.0\r\n\r\n"],
+    "a body beyond the limit of a head": [POST.replace(b": 10", b": 5000"), b"x" * 5000 + GET[:10], GET[10:]],
+    "a head behind a body": [POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:]],
+    "a thousand tiny chunks and any number of others": [
+        IN_CHUNKS + b"1\r\nx\r\n" * 1000 + (b"40\r\n" + b"y" * 64 + b"\r\n") * 5000 + b"0\r\n\r\n",
+        GET,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+@connected
+async def test_what_is_valid_is_answered(connection: Client, name: str) -> None:
+    await connection.send(*ACCEPTED[name])
+    assert connection.statuses == [200] * b"".join(ACCEPTED[name]).count(b" HTTP/1.")
+
+
+@connected
+async def test_trailers_are_not_passed_on_as_headers(connection: Client) -> None:
+    await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
+    assert connection.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
+    assert connection.statuses == [200, 200]
+
+
+@pytest.mark.parametrize("size", [1, 0x1000])
+@pytest.mark.parametrize("first", range(6))
+@connected
+async def test_a_long_chunked_body_does_not_count_as_trailers(connection: Client, size: int, first: int) -> None:
+    chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
+    chunks = chunk * 400
+    await connection.send(IN_CHUNKS + chunks[:first], *cut(chunks[first:], len(chunk)), b"0\r\n\r\n")
+    assert connection.transport.written.endswith(b"\r\n\r\n%d" % (400 * size))
+
+
+@pytest.mark.parametrize(("read_per_second", "aborted"), [(0, True), (9, True), (20, False), (1000, False)])
+@on_fake_transport
+async def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(
+    connection: Client, read_per_second: int, aborted: bool
+) -> None:
+    transport = connection.transport
+    transport.unread = 100_000
+    connection.protocol.pause_writing()
+    for _turn in range(60):
+        await asyncio.sleep(1)
+        transport.unread -= read_per_second
+    assert transport.aborted == aborted
+
+
+@on_fake_transport
+async def test_a_client_that_does_not_read_its_last_answer_is_disconnected(connection: Client) -> None:
+    connection.transport.unread = 100
+    await connection.send(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+    assert connection.statuses == [200]
+    assert connection.transport.closed
+    await asyncio.sleep(11)
+    assert connection.transport.aborted
+
+
+@on_fake_transport
+async def test_an_answer_that_waits_for_its_reader_is_counted(connection: Client) -> None:
+    buffered = connection.protocol.limits.buffered
+    connection.transport.unread = 5000
+    connection.protocol.pause_writing()
+    assert list(buffered.unsent.values()) == [5000]
+    connection.transport.unread = 1000
+    await asyncio.sleep(5.5)
+    assert list(buffered.unsent.values()) == [1000]
+    connection.protocol.resume_writing()
+    assert buffered.unsent == {}
+    connection.protocol.pause_writing()
+    connection.protocol.connection_lost(None)
+    assert buffered.unsent == {}
+
+
+@connected
+async def test_headers_that_do_not_end_are_parsed_up_to_the_limit_only(connection: Client) -> None:
+    connection.rejections = [(431, "headers_too_large")]
+    await connection.send(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 60_000)
+    assert connection.statuses == [431]
+    assert len(connection.protocol._headers) <= connection_module.SLICE_BYTES / 2
+
+
+@connected
+async def test_a_body_in_tiny_chunks_is_rejected(connection: Client) -> None:
+    connection.rejections = [(400, "malformed")]
+    await connection.send(IN_CHUNKS + b"1\r\nx\r\n" * 40_000)
+    assert connection.statuses == [400]
+    assert "the first 1015 chunks of the body hold 1015 bytes" in connection.error()["error"]
+    assert connection.transport.closed
+
+
+@connected
+async def test_a_request_in_time_is_answered_and_the_connection_stays_open(connection: Client) -> None:
+    for _ in range(3):
+        await connection.send(POST, b"12345")
+        await asyncio.sleep(4)
+        await connection.send(b"67890")
+    assert connection.statuses == [200] * 3
+    assert not connection.transport.closed
+    assert connection.time.now == 12
+
+
+@connected
+async def test_a_connection_without_a_request_is_closed_without_a_response(connection: Client) -> None:
+    await asyncio.sleep(6)
+    assert connection.transport.closed
+    assert connection.transport.written == b""
+
+
+@connected
+async def test_nothing_is_written_after_a_disconnect_with_pipelined_requests(connection: Client) -> None:
+    connection.may_respond.clear()
+    await connection.send(GET + GET)
+    connection.transport.disconnect()
+    await settle()
+    connection.may_respond.set()
+    await settle()
+    assert connection.transport.written == b""
+    assert connection.paths == ["/health"]
+
+
+@connected
+async def test_a_connection_is_idle_before_its_first_request_and_between_two(connection: Client) -> None:
+    await asyncio.sleep(1)
+    assert connection.protocol.idle_since() == 0
+    await connection.send(POST)
+    assert connection.protocol.idle_since() is None
+    connection.may_respond.clear()
+    await connection.send(b"1234567890")
+    assert connection.protocol.idle_since() is None
+    connection.may_respond.set()
+    await settle()
+    assert connection.protocol.idle_since() == connection.time.now == 1
+    await connection.send(GET[:5])
+    assert connection.protocol.idle_since() is None
+
+
+@on_fake_transport
+async def test_a_response_that_is_read_before_the_timeout_keeps_its_connection(connection: Client) -> None:
+    connection.transport.unread = 1000
+    connection.protocol.pause_writing()
+    await asyncio.sleep(4)
+    connection.protocol.resume_writing()
+    await asyncio.sleep(60)
+    assert not connection.transport.aborted
+
+
+@connected
+async def test_while_draining_each_connection_closes_after_its_next_response(connection: Client) -> None:
+    await connection.send(GET)
+    assert not connection.transport.closed
+    connection.protocol.limits.closing = True
+    await connection.send(GET)
+    assert connection.statuses == [200, 200]
+    assert connection.transport.written.count(b"connection: close") == 1
+    assert connection.transport.closed
+
+
+@connected
+async def test_a_connection_closes_after_the_response_pending_when_draining_began(connection: Client) -> None:
+    connection.may_respond.clear()
+    await connection.send(GET)
+    connection.protocol.close_after_response()
+    connection.may_respond.set()
+    await settle()
+    assert connection.statuses == [200]
+    assert b"connection: close" in connection.transport.written
+
+
+@connected
+async def test_a_request_not_read_when_the_port_closes_is_answered(connection: Client) -> None:
+    connection.protocol.limits.closing = True
+    connection.transport.sockets[1].sendall(GET)
+    connection.protocol.shutdown()
+    assert not connection.transport.closed
+    await connection.send(connection.transport.sockets[0].recv(1000))
+    assert connection.statuses == [200]
+    assert connection.transport.closed
+    connection.protocol.shutdown()
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+@connected
+async def test_an_idle_connection_closes_with_the_port(connection: Client, requests: int) -> None:
+    await connection.send(*[GET] * requests)
+    assert not connection.transport.closed
+    connection.protocol.shutdown()
+    assert connection.transport.closed
+
+
+@connected
+async def test_pipelined_requests_are_answered_in_turn_and_read_no_faster(connection: Client) -> None:
+    connection.may_respond.clear()
+    many = 4 * connection_module.SLICE_BYTES // len(GET)
+    await connection.send(POST[:-2] + b"\r\n1234567890" + GET * many)
+    assert connection.paths == ["/embed"]
+    assert len(connection.protocol._exchanges) <= connection_module.SLICE_BYTES // len(GET) + 1
+    assert connection.transport.reading_paused
+    connection.may_respond.set()
+    while len(connection.statuses) <= many and not connection.transport.closed:
+        await settle()
+    assert connection.statuses == [200] * (many + 1)
+    assert not connection.transport.reading_paused
+
+
+@connected
+async def test_a_body_is_not_read_faster_than_the_application_takes_it(connection: Client) -> None:
+    connection.may_read.clear()
+    size = connection_module.UNREAD_BYTES
+    await connection.send(POST.replace(b"10", b"%d" % (2 * size)), b"x" * size)
+    assert not connection.transport.reading_paused
+    await connection.send(b"x")
+    assert connection.transport.reading_paused
+    connection.may_read.set()
+    await settle()
+    assert not connection.transport.reading_paused
+    await connection.send(b"x" * (size - 1))
+    assert connection.transport.written.endswith(b"\r\n\r\n%d" % (2 * size))
+
+
+@connected
+async def test_the_end_of_a_connection_is_seen_after_a_large_body(connection: Client) -> None:
+    connection.may_respond.clear()
+    size = 2 * connection_module.UNREAD_BYTES
+    await connection.send(POST.replace(b"10", b"%d" % size) + b"x" * size)
+    assert not connection.transport.reading_paused
+    connection.may_respond.set()
+
+
+@pytest.mark.parametrize("head", [GET.replace(b"/1.1", b"/1.0"), GET.replace(b"host", b"connection: close\r\nhost")])
+@connected
+async def test_an_http_1_0_connection_ends_with_the_response(connection: Client, head: bytes) -> None:
+    await connection.send(head + GET)
+    assert connection.statuses == [200]
+    assert b"\r\nconnection: close\r\n" in connection.transport.written
+    assert connection.transport.closed
+
+
+@connected
+async def test_an_application_that_fails_is_answered_for_and_the_connection_closes(connection: Client) -> None:
+    connection.fails = True
+    await connection.send(GET)
+    assert connection.statuses == [500]
+    assert connection.error()["code"] == "internal"
+    assert connection.transport.closed
+
+
+@connected
+async def test_a_request_answered_before_its_body_gets_no_other_response(connection: Client) -> None:
+    connection.answers_early = True
+    await connection.send(POST + b"123")
+    assert connection.statuses == [200]
+    assert not connection.transport.closed
+    await asyncio.sleep(6)
+    assert (connection.statuses, connection.transport.closed) == ([200], True)
+
+
+@connected
+async def test_a_connection_in_the_reserve_answers_probes_and_closes(connection: Client) -> None:
+    limits = connection.protocol.limits
+    connection.protocol.in_reserve = True
+    limits.is_over, limits.probes = lambda: True, frozenset({"/health"})
+    await connection.send(GET.replace(b"/health", b"/health?x=1"))
+    assert (connection.statuses, connection.transport.closed) == ([200], True)
+
+
+@connected
+async def test_a_connection_in_the_reserve_refuses_what_is_no_probe(connection: Client) -> None:
+    connection.rejections = [(503, "connections_full")]
+    limits = connection.protocol.limits
+    connection.protocol.in_reserve = True
+    limits.is_over, limits.most = lambda: True, 7
+    await connection.send(POST)
+    assert connection.statuses == [503]
+    assert b"\r\nretry-after: 1\r\n" in connection.transport.written
+    assert "takes 7 connections: " in connection.error()["error"]
+    assert connection.paths == []
+
+
+@connected
+async def test_a_connection_leaves_the_reserve_when_another_has_ended(connection: Client) -> None:
+    connection.protocol.in_reserve = True
+    await connection.send(GET, GET)
+    assert connection.statuses == [200, 200]
+    assert not connection.transport.closed
+
+
+@connected
+async def test_unfinished_requests_are_listed_by_what_is_missing(connection: Client) -> None:
+    limits, protocol = connection.protocol.limits, connection.protocol
+
+    def listed() -> tuple[bool, bool]:
+        return protocol in limits.heads, protocol in limits.bodies
+
+    assert listed() == (True, False)  # it has sent nothing
+    await connection.send(POST)
+    assert listed() == (False, True)
+    await connection.send(b"1234567890")
+    assert listed() == (False, False)
+    await connection.send(GET[:5])
+    assert listed() == (True, False)
+    await connection.send(GET[5:])
+    assert listed() == (False, False)
+    connection.may_respond.clear()
+    await connection.send(GET + GET[:5])
+    assert listed() == (False, False)  # its next request is not waited for yet
+    connection.may_respond.set()
+    await settle()
+    assert listed() == (True, False)
+    connection.transport.disconnect()
+    await settle()
+    assert listed() == (False, False)
+
+
+@pytest.mark.parametrize(("sent", "statuses"), [(b"", []), (GET[:5], [503]), (POST, [503]), (GET, [200])])
+@connected
+async def test_a_connection_that_gives_way_says_why_and_counts_no_more(
+    connection: Client, sent: bytes, statuses: list[int]
+) -> None:
+    connection.rejections = [(503, "connections_full")] * (statuses == [503])
+    ended: list[int] = []
+    connection.protocol.limits.on_connection_lost = lambda: ended.append(1)
+    await connection.send(*[sent] * bool(sent))
+    connection.protocol.give_way()
+    await settle()
+    connection.transport.disconnect()
+    await settle()
+    assert (connection.statuses, ended, connection.transport.closed) == (statuses, [1], True)
+
+
+CHANGING = re.compile(rb"[0-9a-f]{16}|date: [^\r]+")  # the id of a request that the connection answers itself
+TOKENS = st.text("abcdefgXYZ-09", min_size=1, max_size=12).map(str.encode)
+VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=30).map(lambda s: s.strip().encode())
+HEADERS = st.lists(st.tuples(TOKENS.map(lambda name: b"x-" + name), VALUES), max_size=4)
+SPECIAL = st.sampled_from(
+    [
+        b"",
+        b"connection: close\r\n",
+        b"connection: upgrade\r\nupgrade: h2c\r\n",
+        b"expect: 100-continue\r\n",
+        b"transfer-encoding: gzip, chunked\r\n",
+        b"content-length: 3\r\n",
+    ]
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """Mostly valid ones."""
+    path = b"/" + draw(TOKENS)
+    version = draw(st.sampled_from([b"1.1"] * 8 + [b"1.0", b"2.0"]))
+    host = draw(st.sampled_from([b"host: x\r\n"] * 8 + [b"", b"host: x\r\nHost: y\r\n"]))
+    headers = host + b"".join(b"%b: %b\r\n" % one for one in draw(HEADERS)) + draw(SPECIAL)
+    body = draw(st.binary(max_size=300))
+    kind = draw(st.sampled_from(["GET", "length", "chunked", "trailers"]))
+    if kind == "GET":
+        return b"GET %b HTTP/%b\r\n%b\r\n" % (path, version, headers)
+    if kind == "length":
+        return b"POST %b HTTP/%b\r\ncontent-length: %d\r\n%b\r\n%b" % (path, version, len(body), headers, body)
+    cut = len(body) // 2
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:cut], body[cut:]) if part)
+    end = b"x-after: 1\r\n" if kind == "trailers" else b""
+    return b"POST %b HTTP/%b\r\ntransfer-encoding: chunked\r\n%b\r\n%b0\r\n%b\r\n" % (
+        path,
+        version,
+        headers,
+        chunks,
+        end,
+    )
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """Requests one after the other, of which some bytes may be lost, changed or added."""
+    stream = b"".join(draw(st.lists(requests(), min_size=1, max_size=4)))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(stream)))
+        stream = stream[:at] + draw(st.binary(max_size=3)) + stream[at + draw(st.integers(0, 3)) :]
+    return stream
+
+
+def answers(pieces: list[bytes]) -> tuple[bytes, bool, Counter[tuple[int, str]]]:
+    """What was written, whether the connection is closed, and what was counted.
+
+    A request that turns out to be malformed behind its head may have begun, and its client been asked for its body.
+    """
+    counted: Counter[tuple[int, str]] = Counter()
+
+    async def story(_: FakeTime) -> Client:
+        limits = ConnectionLimits(
+            client_timeout_seconds=5.0, max_header_bytes=10_000, on_rejected=lambda *each: counted.update([each])
+        )
+        client = Client(limits)
+        await client.transport.open()
+        await client.send(*pieces)
+        await settle(200)
+        client.transport.abort_or_close()
+        return client
+
+    client = play(story)
+    assert client.statuses.count(200) <= len(client.paths)
+    written = client.transport.written.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    return CHANGING.sub(b"", written), client.transport.closed, counted
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(stream=streams(), cuts=st.lists(st.integers(0, 3000), max_size=12))
+def test_the_answers_do_not_depend_on_how_the_bytes_arrive(stream: bytes, cuts: list[int]) -> None:
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    pieces = [stream[start:end] for start, end in pairwise(places)]
+    assert answers(pieces) == answers([stream])
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(stream=streams())
+def test_a_stream_byte_by_byte_is_answered_as_at_once(stream: bytes) -> None:
+    assert answers([bytes([byte]) for byte in stream]) == answers([stream])

@@ -1,0 +1,268 @@
+"""/embed: the vectors and the defaults of each golden checkpoint, and what settings and requests change."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from benchmarks.harness.process import ServiceProcess
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid, NoSuchHead
+from packbert.service.settings import Settings, SettingsError
+from packbert.service.tasks.defaults import describe_defaults, embedding_defaults
+from packbert.service.tasks.embed import embed, similarity
+from packbert.service.tasks.flow import Read, Tasks, answer_request
+from packbert.service.tasks.inputs import EmbedRequest, NspRequest, RerankFields, SimilarityRequest
+from packbert.service.tasks.pairs import nsp, rerank, score_pairs
+from tests import sentence_transformers
+from tests.conftest import Serve
+from tests.export.goldens import Artifact, changed
+from tests.service.in_process import ask, open_tasks
+from tests.serving import fail_to_serve
+
+SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.99}  # of 32 channels with random weights
+Ask = Callable[..., Any]
+Exported = Callable[..., Artifact]
+
+
+@contextmanager
+def asking(folder: Path, **settings: str) -> Iterator[Ask]:
+    """A function that sends /embed a body and returns the vectors [inputs, dimensions]."""
+    chosen = Settings.from_environment({"BERT_MODEL": str(folder), "BERT_TRUNCATE": "true"} | settings)
+    with open_tasks(open_artifact(folder), chosen) as tasks:
+        yield lambda **body: asyncio.run(answer_request(tasks, embed, EmbedRequest(**body))).value
+
+
+def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    assert got.shape == want.shape
+    return np.asarray((got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", sentence_transformers.NAMES)
+def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: str, exported: Exported) -> None:
+    answers, artifact = sentence_transformers.answers(name), exported(f"sentence-transformers/{name}", precision)
+    manifest = artifact.manifest
+    assert manifest.embedding.similarity == answers["similarity"]
+    recorded = manifest.verification[f"{manifest.embedding.pooling}_smallest_cosine"]
+    assert SMALLEST_COSINE[precision] <= recorded <= 1.000001
+    with asking(artifact.root) as ask_for:
+        for call in answers["calls"]:
+            got, want = ask_for(inputs=answers["texts"], **call["arguments"]), np.array(call["vectors"])
+            assert cosines(got, want).min() >= SMALLEST_COSINE[precision], call["arguments"]
+            if precision == "fp32":  # also the length: Normalize or none
+                np.testing.assert_allclose(np.linalg.norm(got, axis=1), np.linalg.norm(want, axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["all-modes", "deep"])
+def test_the_graph_for_cuda_computes_the_modules(name: str, precision: str, tmp_path: Path) -> None:
+    """Its attention replaced by plain operators, on a CPU."""
+    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
+    manifest = export(folder, tmp_path / "artifact", precision=precision, device="cuda")
+    assert manifest.verification["sentence_max_abs_error"] < (1e-4 if precision == "fp32" else 0.1)
+
+
+def test_a_requests_field_wins_over_the_setting_and_that_over_the_artifact(exported: Exported) -> None:
+    folder = exported("sentence-transformers/dense").root
+    with asking(folder) as ask_for:
+        own, raw, cls = (
+            ask_for(inputs="the cat", **body)
+            for body in ({}, {"normalize": False}, {"pooling": "cls", "normalize": False})
+        )
+        assert (own.shape, cls.shape) == ((1, 16), (1, 32))
+        assert np.linalg.norm(own) == pytest.approx(1, abs=1e-6)
+        assert np.linalg.norm(raw) != pytest.approx(1, abs=1e-3)
+        np.testing.assert_allclose(raw / np.linalg.norm(raw), own, atol=1e-6)
+        short = ask_for(inputs="the cat", dimensions=8)
+        np.testing.assert_allclose(short, raw[:, :8] / np.linalg.norm(raw[:, :8]), atol=1e-6)
+        with pytest.raises(Invalid, match="dimensions is 17; this model has 16"):
+            ask_for(inputs="the cat", dimensions=17)
+    with asking(folder, BERT_POOLING="cls", BERT_NORMALIZE="false") as ask_for:
+        assert np.array_equal(ask_for(inputs="the cat"), cls)
+        assert np.array_equal(ask_for(inputs="the cat", pooling="sentence"), raw)
+        assert np.array_equal(ask_for(inputs="the cat", pooling="sentence", normalize=True), own)
+
+
+def test_a_left_out_prompt_that_is_cut_off_leaves_nothing_out_twice(exported: Exported) -> None:
+    text = "cat " * 50
+    with asking(exported("sentence-transformers/short-without-prompt").root) as ask_for:
+        kept = ask_for(inputs=text, prompt="dog dog ", truncation_direction="left")
+        np.testing.assert_allclose(kept, ask_for(inputs=text, prompt="dog ", truncation_direction="left"), atol=1e-6)
+
+
+def test_a_plain_checkpoint_has_no_prompts_and_no_pooling_of_its_own(bert_artifact: Path) -> None:
+    with asking(bert_artifact) as ask_for:
+        assert np.array_equal(ask_for(inputs="the cat"), ask_for(inputs="the cat", pooling="cls", normalize=False))
+        with pytest.raises(NoSuchHead, match="no pooling sentence: the vectors of its checkpoint are pooling cls"):
+            ask_for(inputs="the cat", pooling="sentence")
+        with pytest.raises(Invalid, match="this model has no prompt 'query'; it has none"):
+            ask_for(inputs="the cat", prompt_name="query")
+        assert np.array_equal(ask_for(inputs="the cat", prompt="big "), ask_for(inputs="big the cat"))
+
+
+@pytest.mark.parametrize("name", ["mean", "cls"])
+def test_vectors_with_an_output_of_their_own_add_no_graph(name: str, exported: Exported) -> None:
+    ours, plain = exported(f"sentence-transformers/{name}").manifest, exported("bert").manifest
+    assert ours.outputs == plain.outputs
+    assert ours.inputs == plain.inputs
+    assert not ours.embedding.modes
+
+
+KEPT = 12  # truncate_dim of the golden checkpoint "truncated"
+
+
+@contextmanager
+def opened(checkpoint: Path, **settings: str) -> Iterator[Tasks]:
+    folder = checkpoint.with_name("artifact")
+    export(checkpoint, folder)
+    chosen = Settings.from_environment({"BERT_MODEL": str(folder), "BERT_TRUNCATE": "true"} | settings)
+    with open_tasks(open_artifact(folder), chosen) as tasks:
+        yield tasks
+
+
+def answer(tasks: Tasks, read: Read, request: object) -> Any:
+    return asyncio.run(answer_request(tasks, read, request)).value
+
+
+@pytest.mark.parametrize("name", ["truncated", "euclidean", "manhattan"])
+def test_similarities_are_those_of_the_checkpoints_function(name: str, tmp_path: Path) -> None:
+    answers = sentence_transformers.answers(name)
+    first, *others = answers["texts"]
+    with opened(sentence_transformers.checkpoint(name, tmp_path / "checkpoint"), BERT_RERANK="cosine") as tasks:
+        asked = SimilarityRequest.model_validate({"inputs": {"source_sentence": first, "sentences": others}})
+        found, fields = answer(tasks, similarity, asked), RerankFields(query=first)
+        ranked = answer(tasks, partial(rerank, texts=others), fields)
+        scored = answer(tasks, lambda tasks, fields: score_pairs(tasks, [first], others, fields, raw=False), fields)
+    np.testing.assert_allclose(found, answers["similarities"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(ranked, found)
+    np.testing.assert_allclose(scored, found, rtol=1e-6)
+
+
+def test_a_request_can_ask_for_another_length_of_truncated_vectors(tmp_path: Path) -> None:
+    with opened(sentence_transformers.checkpoint("truncated", tmp_path / "checkpoint")) as tasks:
+
+        def vector(**fields: object) -> Any:
+            return answer(tasks, embed, EmbedRequest.model_validate({"inputs": ["The cat sat on the mat."]} | fields))
+
+        own, scaled, whole = vector(), vector(normalize=True), vector(dimensions=32)
+        np.testing.assert_allclose(own, whole[:, :KEPT], atol=1e-6)
+        np.testing.assert_allclose(scaled, own / np.linalg.norm(own), atol=1e-6)
+        assert vector(pooling="cls").shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_logit"),
+    [
+        ({}, False),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, True),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, False),
+    ],
+)
+def test_the_score_of_a_cross_encoder_is_made_by_its_stored_activation(
+    keys: dict[str, object], is_logit: bool, tmp_path: Path
+) -> None:
+    with opened(changed("distilbert-labels", tmp_path / "checkpoint", **keys)) as tasks:
+        texts = ["the river is cold", "a dog"]
+        found, raw = (
+            answer(tasks, partial(rerank, texts=texts), RerankFields(query="tea", raw_scores=one))
+            for one in (False, True)
+        )
+    np.testing.assert_allclose(found, raw if is_logit else 1 / (1 + np.exp(-raw)), atol=1e-6)
+
+
+def test_an_activation_that_is_not_computed_is_reported(tmp_path: Path) -> None:
+    stated = {"activation_fn": "torch.nn.modules.activation.Tanh"}
+    source = changed("distilbert-labels", tmp_path / "checkpoint", sentence_transformers=stated)
+    manifest = export(source, tmp_path / "artifact")
+    assert "Tanh, which is not computed" in manifest.assumed["activation_fn"]
+
+
+def test_a_model_with_one_segment_takes_single_texts_and_refuses_pairs(tmp_path: Path) -> None:
+    folder = changed("bert", tmp_path / "checkpoint", type_vocab_size=1)
+    name, weights = "bert.embeddings.token_type_embeddings.weight", load_file(folder / "model.safetensors")
+    save_file(weights | {name: weights[name][:1]}, folder / "model.safetensors")
+    with opened(folder) as tasks:
+        assert "no pairs" in tasks.manifest.assumed["single texts"]
+        one = EmbedRequest(inputs="The cat sat on the mat.")
+        assert answer(tasks, embed, one).shape == (1, 32)
+        with pytest.raises(Invalid, match="it takes single texts"):
+            answer(tasks, nsp, NspRequest.model_validate({"inputs": [["a", "b"]]}))
+
+
+@pytest.fixture
+def prompts(exported: Callable[..., Artifact]) -> Path:
+    """An artifact with pooling mean and Normalize."""
+    return exported("sentence-transformers/prompts").root
+
+
+def native(client: httpx.Client, **more: Any) -> Any:
+    return ask(client, "/embed", **{"inputs": "the cat"} | more)[0]
+
+
+def openai(client: httpx.Client, **more: Any) -> Any:
+    return ask(client, "/v1/embeddings", **{"input": "the cat"} | more)["data"][0]["embedding"]
+
+
+def test_a_checkpoints_own_vectors_are_the_default_of_both_routes(serve: Serve, prompts: Path) -> None:
+    client = serve(prompts)
+    info = client.get("/info").json()
+    assert (info["pooling"], info["normalize"], info["similarity_fn_name"]) == ("mean", True, "cosine")
+    assert (info["default_prompt_name"], info["prompts"]["document"]) == ("query", "")
+    assert info["embedding"] == {
+        "decided_by": "the artifact",
+        "dimensions": 32,
+        "modules": ["Pooling(mean)", "Normalize"],
+        "left_out": [],
+        "include_prompt": True,
+    }
+    own = native(client, pooling="mean", normalize=True, prompt_name="query")
+    assert own == native(client) == openai(client) == openai(client, prompt="the river is cold: ")
+    assert native(client, pooling="cls", normalize=False) != own
+    assert native(client, prompt="") == native(client, prompt_name="document") != own
+    refused = client.post("/v1/embeddings", json={"input": "a", "prompt_name": "nothing"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "prompt")
+
+
+def test_the_settings_decide_otherwise_and_a_requests_field_wins(serve: Serve, prompts: Path) -> None:
+    client = serve(prompts, BERT_POOLING="cls", BERT_NORMALIZE="false")
+    info = client.get("/info").json()
+    assert (info["pooling"], info["normalize"]) == ("cls", False)
+    assert info["embedding"]["decided_by"] == "BERT_POOLING and BERT_NORMALIZE"
+    raw = native(client, pooling="cls", normalize=False)
+    assert native(client) == raw == openai(client)
+    assert native(client, normalize=True) == openai(client, normalize=True) != raw
+    assert native(client, pooling="mean", normalize=True) != native(client, normalize=True)
+
+
+def test_the_start_logs_the_defaults_once(prompts: Path) -> None:
+    with ServiceProcess({"BERT_MODEL": str(prompts)}) as process:
+        said = [line for line in process.output().splitlines() if "/embed by default" in line]
+    (line,) = said
+    decided = "pooling mean (Pooling(mean), Normalize), unit length, prompt query; decided by the artifact"
+    assert line.endswith(f"/embed by default: {decided}")
+
+
+def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> None:
+    manifest = open_artifact(prompts).manifest
+    settings = Settings.from_environment({"BERT_MODEL": "/a", "BERT_POOLING": "sentence"})
+    with pytest.raises(SettingsError, match="BERT_POOLING: prompts has no sentence; it has cls, mean, pooler"):
+        embedding_defaults(manifest, settings)
+    finished = fail_to_serve({"BERT_MODEL": str(prompts), "BERT_POOLING": "sentence"})
+    assert finished.returncode == 2
+    assert finished.stderr == "packbert serve: BERT_POOLING: prompts has no sentence; it has cls, mean, pooler\n"
+
+
+def test_the_line_names_the_setting_that_decided(prompts: Path) -> None:
+    manifest = open_artifact(prompts).manifest
+    settings = Settings.from_environment({"BERT_MODEL": "/a", "BERT_NORMALIZE": "false"})
+    assert describe_defaults(manifest, settings).endswith("not normalized, prompt query; decided by BERT_NORMALIZE")
