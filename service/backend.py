@@ -1,8 +1,7 @@
 """A loaded model: its engine, its tokenizer and its tasks."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .artifact import Artifact
@@ -23,6 +22,21 @@ if TYPE_CHECKING:
 
 MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
+
+
+class Users:
+    """How many requests a backend answers; entered by each of them until its end, whatever is swapped meanwhile."""
+
+    def __init__(self) -> None:
+        self.count, self.none = 0, asyncio.Event()  # set when the last has ended
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        if not self.count:
+            self.none.set()
 
 
 class Backend:
@@ -59,7 +73,7 @@ class Backend:
             tracing=self.tracing,
             device=beside.engine.device if beside else Device(),
         )
-        self.users, self.unused = 0, asyncio.Event()  # requests of `answering`; set when the last has ended
+        self.users = Users()  # requests that it answers
 
     def check_admission(self, body_bytes: int) -> None:
         """Raises Overloaded or Unavailable if the queue would refuse a request whose body has so many bytes (0:
@@ -68,17 +82,6 @@ class Backend:
         if queue.held or queue.closed:  # an empty queue takes any request
             guessed = max(1, body_bytes // BYTES_PER_TOKEN)
             self.queue.check_admission(min(guessed, queue.max_tokens // MAX_GUESS_SHARE))
-
-    @contextmanager
-    def answering(self) -> Iterator[Tasks]:
-        """The tasks of a request until its end, whatever is swapped meanwhile."""
-        self.users += 1
-        try:
-            yield self.tasks
-        finally:
-            self.users -= 1
-            if not self.users:
-                self.unused.set()
 
     def leave(self) -> None:
         """Not ready from now on; new requests are still admitted."""

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -82,10 +81,6 @@ class ServedModel:
             self.current.check_admission(body_bytes)
         return self.current.tasks
 
-    def answering(self) -> AbstractContextManager[Tasks]:
-        """The tasks of a request until its end, whatever is swapped meanwhile."""
-        return self.current.answering()
-
     async def ready(self) -> str:
         """Why a request would not be answered now; empty when it would. The default is not ready while another model is
         loading."""
@@ -162,9 +157,9 @@ class ServedModel:
             self._point_to(new)
             count(self.name, "swapped")
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
-            old.unused.clear()
-            if old.users:
-                await old.unused.wait()
+            old.users.none.clear()
+            if old.users.count:
+                await old.users.none.wait()
             await old.close()
             del old
             await asyncio.to_thread(_give_back)

@@ -88,7 +88,7 @@ class EmbeddingInfo(BaseModel):
 
 
 class InfoResponse(BaseModel):
-    """The model, its limits and what runs it. While API workers wait for the engine, only the required fields."""
+    """The model, its limits and what runs it."""
 
     model: str
     models: list[str] = Field(description="the names of the service's models, the default first")

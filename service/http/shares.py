@@ -62,7 +62,7 @@ def _draw(spec: TaskSpec, model: ServedModel) -> tuple[ServedModel | None, Serve
 
 def _begin_repeat(spec: TaskSpec, other: ServedModel, request: Body, first: TaskResult) -> None:
     """Repeats the request if this process answers no request and repeats none."""
-    if any(one.current.users for one in other.group.values()):
+    if any(one.current.users.count for one in other.group.values()):
         other.metrics.shared(other.name, "dropped")
     else:
         other.repeating = asyncio.create_task(_repeat(spec, other, request, first))

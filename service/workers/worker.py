@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from packbert.model_export.artifact.lifeline import end_with
@@ -58,7 +59,8 @@ class Membership(Alone):
 
     async def _beat(self) -> None:
         while True:
-            self.channel.tell(connections=len(self._server.limits.connections))
+            with suppress(BlockingIOError):  # a supervisor that is stopped reads nothing
+                self.channel.tell(connections=len(self._server.limits.connections))
             await asyncio.sleep(BEAT_SECONDS)
 
     def _on_message(self, kind: str, value: Any) -> None:

@@ -118,10 +118,11 @@ class TaskSpec:
 
     async def answer(self, served: ServedModel, request: Body) -> TaskResult:
         """The answer of a model that has the head; its digest is in the result if the model can be swapped."""
-        with served.answering() as tasks:
-            digest = served.digest
-            result = await answer_request(tasks, self.task, request)
-        result.model = digest
+        backend = served.current
+        with backend.users:
+            result = await answer_request(backend.tasks, self.task, request)
+        if served.models.can_swap:
+            result.model = backend.artifact.digest
         return result
 
     def read(self, headers: Mapping[bytes, bytes], body: bytes, settings: Settings) -> Body:

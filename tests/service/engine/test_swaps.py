@@ -53,8 +53,8 @@ def device_of(models: Models) -> Device:
 async def embed(model: ServedModel) -> Any:
     spec = native.ROUTES["/embed"]
     request = validate(spec.request_model, {"inputs": "the cat"})
-    with model.current.answering() as tasks:
-        return (await answer_request(tasks, spec.task, request)).value
+    with model.current.users:
+        return (await answer_request(model.current.tasks, spec.task, request)).value
 
 
 def engine_of(model: ServedModel) -> ModelEngine:
@@ -135,7 +135,7 @@ async def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folde
 async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(folders: Mapping[str, Path]) -> None:
     async with opened(served(folders)) as models:
         before = engine_of(models.default)
-        with models.default.answering():
+        with models.default.current.users:
             request = before.batcher.admit(5, timeout_seconds=60.0)
             swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
             await until(lambda: engine_of(models.default) is not before)
@@ -151,7 +151,7 @@ async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(folders: M
 async def test_a_swap_whose_old_model_is_put_out_stays_in_memory(folders: Mapping[str, Path]) -> None:
     async with opened(served(folders, BERT_MEMORY_LIMIT="4GiB")) as models:
         old = engine_of(models.default)
-        with models.default.answering():  # a request that lasts
+        with models.default.current.users:  # a request that lasts
             swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
             await until(lambda: engine_of(models.default) is not old)
             await put_out(old)

@@ -112,13 +112,14 @@ def test_an_unexpected_failure_of_the_other_model_is_logged(
 ) -> None:
     (file := tmp_path / "models.yaml").write_text(f"one: {old}\ntwo: {{model: {old}, of: one, weight: 1}}\n")
 
-    def break_down(*_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError("of no known kind")
+    class Broken:
+        def __getattr__(self, _: str) -> NoReturn:
+            raise RuntimeError("of no known kind")
 
     async def story() -> None:
         stated = served({"bert": old}, BERT_MODELS=str(file))
         async with opened(stated) as models, client_of(create_app(models)) as client:
-            models.group["two"].current.answering = break_down  # type: ignore[method-assign]
+            models.group["two"].current.tasks = Broken()  # type: ignore[assignment]
             answer = await client.post("/embed", json={"inputs": TEXTS})
             metrics = (await client.get("/metrics")).text
         assert answer.status_code == 200
