@@ -199,18 +199,13 @@ class Models:
         self.take_turn: TakeTurn = lambda _, swap: swap()  # at once
         self.awaits_others = False  # /ready is 503 until all workers of the service have loaded
         self.swaps: set[asyncio.Future[Swapped]] = set()  # that requests wait for
-        self.make = make
+        self.make, self.can_swap = make, make is not None
         self.group: dict[str, ServedModel] = {}
         for one in backends:
             name, own = one.artifact.manifest.name, self.settings.model if one is first else None
             source = named[name].model if name in named else own or str(one.artifact.folder.parent)
             self.group[name] = ServedModel(self, one, source)
         self.share_requests(named)
-
-    @property
-    def can_swap(self) -> bool:
-        """Whether another artifact can take the place of a model's."""
-        return self.make is not None
 
     @property
     def default(self) -> ServedModel:

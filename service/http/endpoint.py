@@ -295,7 +295,7 @@ class TaskEndpoint:
         headers = [*build_timing_headers(result), *more]
         if self.spec.of_tei:
             seconds = time.perf_counter() - request.received
-            headers += build_tei_headers(result, seconds, self.model.artifact.manifest.device)
+            headers += build_tei_headers(result, seconds, self.model.current.artifact.manifest.device)
         return content, media_type, headers
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
