@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -88,15 +88,12 @@ class InProcessModel(OnlyModel):
         self.artifact, self.settings, self.tasks = artifact, settings, tasks
         self.metrics = Metrics()
         self.refusals: list[ServiceError] = []
+        self.current, self.users = self, nullcontext()
 
     def admit(self, _: int) -> Tasks:
         if self.refusals:
             raise self.refusals.pop(0)
         return self.tasks
-
-    @contextmanager
-    def answering(self) -> Iterator[Tasks]:
-        yield self.tasks
 
     async def ready(self) -> str:
         return self.why_not_ready
