@@ -40,7 +40,7 @@ class Users:
 
 
 class Backend:
-    """`open` loads it, `answering` gives its tasks to a request, `close` ends it."""
+    """`open` loads it, a request enters `users` while it runs its tasks, `close` ends it."""
 
     engine: ModelEngine
     queue: Batcher  # when it is open
