@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,9 @@ from benchmarks.gpu.plan import GpuPlan
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.runner import ModelRunner
-from tests.export.goldens import NAMES, expected, request
+from tests.export.goldens import NAMES, expected, outputs_of, requests_of_all_heads
 from tests.paths import GOLDEN
 
-HEADS = {
-    "pooler": "pooler",
-    "pair": "pair",
-    "vocabulary": "fill_mask",
-    "labels": "labels",
-    "tags": "tags",
-    "spans": "spans",
-    "choices": "choices",
-}  # in expected.npz -> in the manifest
 PROCESSES = 8  # at the same time; a fault of CUDA ends only that of one checkpoint
 
 
@@ -65,16 +55,14 @@ def compare(name: str, precision: str, device: str) -> dict[str, Any]:
         export(GOLDEN / name, Path(made) / "artifact", precision=precision, device=device)
         runner = ModelRunner(open_artifact(Path(made) / "artifact", device), threads=1)
         runner.open()
-        heads = [head for shown, head in HEADS.items() if shown in sequences[0]] or ["cls"]
-        vocabulary = runner.artifact.manifest.sizes["vocabulary"]
-        asked = [request(sequence, heads, vocabulary) for sequence in sequences]
+        asked = requests_of_all_heads(sequences, runner.artifact.manifest.sizes["vocabulary"])
         rows = _rows(runner, asked)
         alone = [_rows(runner, [one])[0] for one in asked]
         layout = runner.artifact.manifest.layout
         runner.close()
     relative: dict[str, float] = {}
     for sequence, row in zip(sequences, rows, strict=True):
-        for head, got in _by_head(sequence, row):
+        for head, got in outputs_of(sequence, row).items():
             difference = float(np.abs(got - sequence[head]).max() / np.abs(sequence[head]).max())
             relative[head] = max(relative.get(head, 0.0), difference)
     same = all(np.array_equal(row[head], one[head]) for row, one in zip(rows, alone, strict=True) for head in row)
@@ -86,16 +74,6 @@ def _rows(runner: ModelRunner, asked: list[Any]) -> list[dict[str, Any]]:
     if None in rows:
         raise ValueError("a row is not finite")
     return [row for row in rows if row is not None]
-
-
-def _by_head(sequence: dict[str, Any], row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for head in HEADS:
-        if head in row:
-            yield head, row[head] if head in ("tags", "spans") else row[head][0]
-    if "top_ids" in row:
-        logits = np.zeros_like(sequence["vocabulary"])
-        np.put_along_axis(logits, row["top_ids"].astype(np.int64), row["top_logits"], axis=1)
-        yield "vocabulary", logits
 
 
 if __name__ == "__main__":

@@ -64,8 +64,10 @@ def ask(url: str, known: Answers, tolerance: float, counts: Counter[str], stop: 
                 continue
             if answer.status_code != 200:
                 counts["failed"] += 1
+            elif (expected := known.get(answer.headers["x-model-digest"])) is None:
+                counts["mixed"] += 1
             else:
-                difference = np.abs(np.array(answer.json()) - known[answer.headers["x-model-digest"]]).max()
+                difference = np.abs(np.array(answer.json()) - expected).max()
                 counts["right" if difference <= tolerance else "mixed"] += 1
 
 

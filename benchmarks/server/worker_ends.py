@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.client import Connection, ask_once, get, percentile, post
+from benchmarks.harness.client import Connection, get, percentile, post
 from benchmarks.harness.machine import update
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.processes import serving_workers
@@ -134,7 +134,6 @@ async def run(options: argparse.Namespace) -> list[Finding]:
     for end in options.ends:
         with ServiceProcess(settings | {"BERT_WORKERS": str(options.workers)}) as service:
             findings.append(await measure(service, end, options))
-            await ask_once(service.port, get("/metrics"))
         print(end, json.dumps(findings[-1].row()), flush=True)
     return findings
 

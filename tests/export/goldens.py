@@ -19,6 +19,16 @@ from tests.paths import GOLDEN
 NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))
 ABSOLUTE, RELATIVE = 1e-5, 1e-6  # fp32: ten to fifteen roundings of a logit of size 11
 MODULES = ("Transformer", "Pooling", "Normalize")  # of a sentence-transformers checkpoint
+HEADS = {
+    "pooler": "pooler",
+    "pair": "pair",
+    "vocabulary": "fill_mask",
+    "labels": "labels",
+    "tags": "tags",
+    "spans": "spans",
+    "choices": "choices",
+}  # in expected.npz -> in the manifest
+PER_TOKEN = ("tags", "spans")
 Sequences = list[dict[str, np.ndarray]]  # per sequence: the arrays that expected.npz has under its number
 
 
@@ -76,6 +86,23 @@ def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary
     return Tokens(
         ids=sequence["ids"], types=sequence["types"], outputs=frozenset(outputs), masks=masks, top_k=vocabulary
     )
+
+
+def requests_of_all_heads(sequences: Sequences, vocabulary: int) -> list[Tokens]:
+    """What asks the model for each head that expected.npz has, or for [CLS] if it has none."""
+    heads = [head for name, head in HEADS.items() if name in sequences[0]] or ["cls"]
+    return [request(sequence, heads, vocabulary) for sequence in sequences]
+
+
+def outputs_of(sequence: Mapping[str, np.ndarray], row: Row) -> dict[str, np.ndarray]:
+    """The outputs in a row, under the names and in the shapes of expected.npz."""
+    found: dict[str, np.ndarray] = {
+        head: row[head] if head in PER_TOKEN else row[head][0] for head in HEADS if head in row
+    }
+    if "top_ids" in row:
+        found["vocabulary"] = np.zeros_like(sequence["vocabulary"])
+        np.put_along_axis(found["vocabulary"], row["top_ids"].astype(np.int64), row["top_logits"], axis=1)
+    return found
 
 
 def open_session(model: Path) -> ort.InferenceSession:

@@ -15,22 +15,23 @@ from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from packbert.model_export.verification.reference import Reference
-from tests.export.goldens import NAMES, Artifact, answers, changed, distance, expected, hidden_states, request
+from tests.export.goldens import (
+    HEADS,
+    NAMES,
+    Artifact,
+    answers,
+    changed,
+    distance,
+    expected,
+    hidden_states,
+    outputs_of,
+    requests_of_all_heads,
+)
 from tests.paths import GOLDEN, ROOT
 
 FP32_TOLERANCE = 1e-5
 SMALLEST_COSINE = 0.999  # int8
 SMALLEST_COSINE_OF_A_HEAD = 0.998  # with 32 channels, an error in one of them weighs more
-HEADS = {
-    "pooler": "pooler",
-    "pair": "pair",
-    "vocabulary": "fill_mask",
-    "labels": "labels",
-    "tags": "tags",
-    "spans": "spans",
-    "choices": "choices",
-}  # in expected.npz -> in the manifest
-PER_TOKEN = ("tags", "spans")
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129)  # and the limit
 MISSING = {
     "roberta": {
@@ -55,18 +56,8 @@ SCORES = {"bert-labels": "softmax", "roberta-labels": "sigmoid", "distilbert-lab
 
 def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     """The artifact's outputs per sequence, in the shapes of expected.npz."""
-    heads = [head for name, head in HEADS.items() if name in sequences[0]] or ["cls"]
-    rows = artifact.run([request(s, heads, artifact.manifest.sizes["vocabulary"]) for s in sequences])
-    results = []
-    for sequence, row in zip(sequences, rows, strict=True):
-        found: dict[str, np.ndarray] = {
-            head: row[head] if head in PER_TOKEN else row[head][0] for head in HEADS if head in row
-        }
-        if "top_ids" in row:
-            found["vocabulary"] = np.zeros_like(sequence["vocabulary"])
-            np.put_along_axis(found["vocabulary"], row["top_ids"].astype(np.int64), row["top_logits"], axis=1)
-        results.append(found)
-    return results
+    rows = artifact.run(requests_of_all_heads(sequences, artifact.manifest.sizes["vocabulary"]))
+    return [outputs_of(sequence, row) for sequence, row in zip(sequences, rows, strict=True)]
 
 
 def cosine(got: np.ndarray, want: np.ndarray) -> np.ndarray:

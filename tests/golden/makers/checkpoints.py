@@ -103,41 +103,19 @@ def fine_tuned(
     }
     kinds = {"labels": f"{prefix}ForSequenceClassification", "tags": f"{prefix}ForTokenClassification"}
     kinds |= {"spans": f"{prefix}ForQuestionAnswering", "choices": f"{prefix}ForMultipleChoice"}
-    made = {
-        "labels": Checkpoint(
-            kind=kinds["labels"],
-            config=shallow | dict(labels),
-            logits="labels",
-            tasks={"predict": kinds["labels"]},
-            dtype=torch.float16,
+    own = {"labels": dict(labels), "tags": TAGS}
+    tasks = {"labels": "predict", "tags": "tag", "spans": "answer", "choices": "choose"}
+    return {
+        head: Checkpoint(
+            kind=kinds[head],
+            config=shallow | own.get(head, {}),
+            logits=head,
+            tasks={tasks[head]: kinds[head]},
+            dtype=torch.bfloat16 if head == "tags" else torch.float16,
             **same,
-        ),
-        "tags": Checkpoint(
-            kind=kinds["tags"],
-            config=shallow | TAGS,
-            logits="tags",
-            tasks={"tag": kinds["tags"]},
-            dtype=torch.bfloat16,
-            **same,
-        ),
-        "spans": Checkpoint(
-            kind=kinds["spans"],
-            config=shallow,
-            logits="spans",
-            tasks={"answer": kinds["spans"]},
-            dtype=torch.float16,
-            **same,
-        ),
-        "choices": Checkpoint(
-            kind=kinds["choices"],
-            config=shallow,
-            logits="choices",
-            tasks={"choose": kinds["choices"]},
-            dtype=torch.float16,
-            **same,
-        ),
+        )
+        for head in heads
     }
-    return {head: made[head] for head in heads}
 
 
 def masked(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int) -> Checkpoint:
