@@ -88,16 +88,20 @@ class RequestQueue:
         """
         if self.closed:
             raise Unavailable(self.closed)
-        if self.held:
-            size, held = model.cost(tokens), min(tokens, model.window)
+        if not self.held:
+            return
+        size, queued, rate = model.cost(tokens), self._fair.unserved, self.tokens_per_second
+        capacity = self.capacity(size)
+        over = round(model.scale * (self.held + min(tokens, model.window) - capacity))
+        if over > 0 or not self._limit.is_surely_met(size, queued, patience, rate):
             load = QueueLoad(
                 now=now,
-                queued=self.expected,
+                queued=queued,
                 held=self.held,
-                over=round(model.scale * (self.held + held - self.capacity(size))),
-                capacity=self.capacity(size),
+                over=over,
+                capacity=capacity,
                 budget=self.token_budget,
-                rate=self.tokens_per_second,
+                rate=rate,
             )
             self._limit.check(size, patience, lambda: self._latest(size, now), load)
 

@@ -68,18 +68,24 @@ class WaitLimit:
     _returns_until: float = -math.inf  # seconds of the clock: by then the device has served all that were refused
     _refused: int = 0
 
-    def check(self, size: int, patience: float, latest: Callable[[], float], load: QueueLoad) -> None:
-        """Raises as RequestQueue.check_admission for the size and the wait.
+    def is_surely_met(self, size: int, queued: int, patience: float, rate: float) -> bool:
+        """Whether all that is queued, with the request, drains within SURE_SHARE of its longest wait: no request is
+        refused for its wait then, while an estimate counts what may arrive later."""
+        return queued + size <= SURE_SHARE * rate * min(patience, self._allowed(size, rate))
 
-        A request may wait for `max_wait_seconds`, or for WAITS_ALONE times the time that it takes alone. None is
-        refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an estimate
-        counts what may arrive later. `latest` is the longest wait of a request of this size, since the queue serves
-        late requests first: no error names a longer wait.
+    def _allowed(self, size: int, rate: float) -> float:
+        """A request may wait for `max_wait_seconds`, or for WAITS_ALONE times the time that it takes alone."""
+        return max(self.max_wait_seconds, WAITS_ALONE * size / rate)
+
+    def check(self, size: int, patience: float, latest: Callable[[], float], load: QueueLoad) -> None:
+        """Raises as RequestQueue.check_admission for the size and the wait of a request that `is_surely_met` does not
+        admit.
+
+        `latest` is the longest wait of a request of this size, since the queue serves late requests first: no error
+        names a longer wait.
         """
-        over, allowed = load.over, max(self.max_wait_seconds, WAITS_ALONE * size / load.rate)
+        over, allowed = load.over, self._allowed(size, load.rate)
         longest = min(patience, allowed)
-        if over <= 0 and load.queued + size <= SURE_SHARE * longest * load.rate:
-            return
         ahead, arriving = self.fair.ahead(size), self._arriving(size, load)
         least = max(MIN_RETRY_SECONDS * load.rate, over)
         wait = self._drain_seconds(ahead, arriving, load)
