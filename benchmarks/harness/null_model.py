@@ -30,9 +30,9 @@ from packbert.model_export.artifact.batch import (
     Tokens,
 )
 from packbert.service.address import bind_address
-from packbert.service.backend import Backend
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.device import select_artifact
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.http.server import build, run
 from packbert.service.models import Models
@@ -103,8 +103,8 @@ def main() -> int:
     assert settings.model is not None  # the benchmarks set BERT_MODEL to an artifact
     logging.basicConfig(level=settings.log_level.upper())
     artifact = select_artifact(Path(settings.model), "cpu").artifact
-    backend = Backend(artifact, settings, Metrics(), make_runner=NullRunner)
-    return run(build(settings, Models([backend])), bind_address(settings.host, settings.port, "BERT_PORT"))
+    engine = ModelEngine(artifact, settings, Metrics(), make_runner=NullRunner)
+    return run(build(settings, Models([engine])), bind_address(settings.host, settings.port, "BERT_PORT"))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the 
 
 
 def engine_info(artifact: Artifact, settings: Settings, provider: str | None) -> dict[str, Any]:
-    """What the artifact decides; `provider` is None while the model loads. The backend fills in `mask_token`."""
+    """What the artifact decides; `provider` is None while the model loads. The engine fills in `mask_token`."""
     manifest = artifact.manifest
     return {
         "model": manifest.name,

@@ -6,7 +6,7 @@ A worker says every BEAT_SECONDS how many connections it has. Either side ends t
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,12 +46,13 @@ class Channel:
             self.tell(**message)
         return await asyncio.shield(self._awaited[kind])
 
-    def take_answer(self, kind: str, value: Any) -> bool:
-        """Whether the message is an answer that `ask` waits for."""
-        if kind not in self._awaited:
-            return False
-        self._awaited.pop(kind).set_result(value)
-        return True
+    def read(self, line: bytes) -> Iterator[tuple[str, Any]]:
+        """The kinds and values that the other side tells, but for the answers that `ask` waits for."""
+        for kind, value in json.loads(line).items():
+            if kind in self._awaited:
+                self._awaited.pop(kind).set_result(value)
+            else:
+                yield kind, value
 
     def end(self) -> None:
         """The other side has ended."""
@@ -62,7 +63,7 @@ class Channel:
 
 
 class HandedConnections(socket.socket):
-    """A worker's listening socket: accepts the connections that the supervisor has handed to this worker."""
+    """A worker's listening socket: accepts the connections that the supervisor has handed to the worker."""
 
     def __init__(self, descriptor: int, address: tuple[str, int]) -> None:
         super().__init__(fileno=descriptor)
@@ -81,12 +82,12 @@ class HandedConnections(socket.socket):
 
 def hand_connection(connection: socket.socket, to: socket.socket) -> None:
     """Raises OSError if the worker has not taken the earlier connections."""
-    socket.send_fds(to, [b"c"], [connection.fileno()])
+    socket.send_fds(to, [b"c"], [connection.fileno()], socket.MSG_DONTWAIT)
 
 
 def take_connection(handed: socket.socket) -> socket.socket:
     """Raises BlockingIOError if no connection waits, and OSError if no descriptor is free."""
-    _, descriptors, _, _ = socket.recv_fds(handed, 1, 1)
+    _, descriptors, _, _ = socket.recv_fds(handed, 1, 1, socket.MSG_DONTWAIT)
     if not descriptors:
         raise OSError("the connection could not be taken over")
     return socket.socket(fileno=descriptors[0])

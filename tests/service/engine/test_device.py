@@ -14,10 +14,10 @@ import pytest
 from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
 from packbert.service.artifact import ManifestError, open_artifact, read_artifact
-from packbert.service.backend import Backend
 from packbert.service.engine import device
 from packbert.service.engine.calibration import golden_tokens, self_test
 from packbert.service.engine.device import ArtifactChoice, export_device, find_artifact, select_artifact
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import CpuSession, CudaSession, runtime_fault, runtime_memory
 from packbert.service.engine.trial import try_graph
@@ -281,8 +281,8 @@ def test_a_trial_that_crashes_or_hangs_counts_as_failed(
 async def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
     settings = Settings(model=str(folder), token_budget=64, threads=1)
     async with (
-        opened(Backend(read_artifact(folder, "cuda"), settings, Metrics())) as backend,
-        client_of(create_app(Models([backend]))) as client,
+        opened(ModelEngine(read_artifact(folder, "cuda"), settings, Metrics())) as engine,
+        client_of(create_app(Models([engine]))) as client,
     ):
         info = (await client.get("/info")).json()
         assert (info["device"], info["execution_provider"]) == ("cuda", "CUDA")
@@ -303,8 +303,8 @@ async def test_a_cpu_instead_of_the_gpu_is_told_as_degraded(
     assert caplog.messages == ["DEGRADED: serving on the CPU, because the GPU cannot be used: no kernel"]
     settings = Settings(model=str(bert_artifact), token_budget=64, threads=1)
     async with (
-        opened(Backend(cpu, settings, Metrics(), degraded="no kernel")) as backend,
-        client_of(create_app(Models([backend]))) as client,
+        opened(ModelEngine(cpu, settings, Metrics(), degraded="no kernel")) as engine,
+        client_of(create_app(Models([engine]))) as client,
     ):
         assert (await client.get("/ready")).json() == {"status": "ready", "degraded": "no kernel"}
         info = (await client.get("/info")).json()
