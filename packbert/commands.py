@@ -37,9 +37,10 @@ def _export(words: Sequence[str], command: str = "export") -> int:
 
 
 def _bulk(words: Sequence[str]) -> NoReturn:
-    from packbert.service.__main__ import run_bulk
+    from packbert.service.__main__ import end
+    from packbert.service.library.bulk_command import main
 
-    run_bulk(words)
+    end(main(words))
 
 
 def _client(words: Sequence[str]) -> int:

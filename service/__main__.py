@@ -120,13 +120,6 @@ def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Memb
     return code
 
 
-def run_bulk(words: Sequence[str]) -> NoReturn:
-    """`packbert bulk`."""
-    from .library.bulk_command import main as answer_file
-
-    end(answer_file(words))
-
-
 def run(words: Sequence[str]) -> NoReturn:
     """`packbert serve`."""
     end(main(words))
