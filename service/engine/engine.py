@@ -29,7 +29,7 @@ from ..settings import Settings
 from ..tasks.defaults import embedding_defaults, root_task, scorer
 from ..tasks.flow import Limits, Tasks
 from ..tokenization.tokenizer import Tokenizer
-from .calibration import Calibration, golden_tokens
+from .calibration import Calibration, golden_tokens, measure
 from .canary import BATCHES_BETWEEN_CHECKS, SELF_CHECK_SECONDS, Canary, Health
 from .cpu import available_cores
 from .huge_pages import start_moving
@@ -335,9 +335,9 @@ class ModelEngine:
         calibrations, manifest = self.device.calibrations, self.artifact.manifest
         size = (*sorted(manifest.sizes.items()), manifest.precision)
         if (known := calibrations.get(size)) is None:
-            calibrations[size] = known = self.runner.measure(token_budget=self.settings.token_budget)
+            calibrations[size] = known = measure(self.runner, token_budget=self.settings.token_budget)
             return known
-        tested = self.runner.measure(token_budget=known.token_budget)
+        tested = measure(self.runner, token_budget=known.token_budget)
         return replace(tested, tokens_per_second=known.tokens_per_second)
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:

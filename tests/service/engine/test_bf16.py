@@ -14,6 +14,7 @@ from packbert.model_export.artifact.batch import LAST, Tokens, pack
 from packbert.model_export.artifact.manifest import BF16_ROWS, HEADS, LAYERS, ManifestError
 from packbert.model_export.artifact.openvino import STATES, OpenVinoEncoder, to_bf16
 from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.calibration import measure
 from packbert.service.engine.device import select_artifact
 from packbert.service.engine.engine import concurrency_for
 from packbert.service.engine.info import engine_info
@@ -68,7 +69,7 @@ def test_the_export_records_that_company_changes_nothing(artifact: Artifact) -> 
 
 
 def test_a_self_test_at_start_finds_the_same(runner: ModelRunner) -> None:
-    found = runner.measure(token_budget=128)
+    found = measure(runner, token_budget=128)
     assert found.batch_invariant
     assert found.smallest_cosine > 0.999
 
