@@ -1,6 +1,6 @@
 """The command `packbert`: serve, export, describe, download, bulk, client.
 
-Each command needs the packages of an extra; where one of them is missing, the exit code is 2.
+Each command needs the packages of an extra; if one of them is missing, the exit code is 2.
 """
 
 import sys
@@ -79,7 +79,7 @@ def main() -> int:
 
 @contextmanager
 def _packages_of(extra: str, command: str) -> Iterator[None]:
-    """Ends the process with one sentence where the command imports a module that is not installed."""
+    """Ends the process with one sentence if the command imports a module that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

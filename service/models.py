@@ -11,7 +11,7 @@ from packbert.model_export.artifact.cpu import trim_heap
 
 from .artifact import Artifact
 from .engine.cpu import available_cores
-from .engine.device import ArtifactChoice, find_artifact
+from .engine.device import find_artifact
 from .engine.engine import Device, ModelEngine, common_concurrency
 from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
@@ -133,10 +133,10 @@ class ServedModel:
 
     async def _open_another(self, source: str) -> ModelEngine | None:
         """The engine of `source`; None if its artifact answers already. Raises what finding and opening raise."""
-        choice = await asyncio.to_thread(find_artifact, self.settings.of_model(self.name, source))
-        if choice.artifact == self.artifact:
+        artifact = await asyncio.to_thread(find_artifact, self.settings.of_model(self.name, source))
+        if artifact == self.artifact:
             return None
-        new = ModelEngine(choice.artifact, self.settings, self.metrics, choice.degraded, device=self.models.device)
+        new = ModelEngine(artifact, self.settings, self.metrics, device=self.models.device)
         try:
             await new.open()
             if self.current.health.draining:
@@ -249,11 +249,10 @@ def _give_back() -> None:
     trim_heap()
 
 
-def make_models(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Models:
+def make_models(settings: Settings, artifacts: Sequence[Artifact], metrics: Metrics) -> Models:
     """The models of a service of these artifacts, the default first."""
     device = Device(tracing=start_tracing(settings))
     metrics.exemplars = settings.tracing and settings.workers == 1
-    if len(choices) > 1 or settings.can_swap:
-        threads = settings.threads or available_cores()
-        device.concurrency = common_concurrency([one.artifact for one in choices], threads)
-    return Models([ModelEngine(one.artifact, settings, metrics, one.degraded, device=device) for one in choices])
+    if len(artifacts) > 1 or settings.can_swap:
+        device.concurrency = common_concurrency(artifacts, settings.threads or available_cores())
+    return Models([ModelEngine(one, settings, metrics, device=device) for one in artifacts])

@@ -104,7 +104,7 @@ def main() -> int:
     settings = Settings.from_environment()
     assert settings.model is not None  # the benchmarks set BERT_MODEL to an artifact
     logging.basicConfig(level=settings.log_level.upper())
-    artifact = select_artifact(Path(settings.model), "cpu").artifact
+    artifact = select_artifact(Path(settings.model), "cpu")
     engine = NullEngine(artifact, settings, Metrics(), make_runner=NullRunner)
     return run(build(settings, Models([engine])), bind_address(settings.host, settings.port, "BERT_PORT"))
 

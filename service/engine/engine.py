@@ -135,12 +135,10 @@ class ModelEngine:
     artifact: Artifact
     settings: Settings
     metrics: Metrics
-    degraded: str = ""  # why the CPU is used although there is an artifact for CUDA
     make_runner: MakeRunner = ModelRunner
     self_check_seconds: float = SELF_CHECK_SECONDS
     device: Device = field(default_factory=Device)
     calibration: Calibration | None = None
-    opened: bool = False
     memory_bytes: int = 0  # as measured by the first load; before that, the size of its weights
     users: Users = field(default_factory=Users)
     _batches: int = 0  # that it has run
@@ -173,7 +171,7 @@ class ModelEngine:
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
         device.engines.append(self)
-        provider, degraded = self.runner.provider, bool(self.degraded)
+        provider, degraded = self.runner.provider, bool(self.artifact.degraded)
         if device.serving is None:
             memory = device_memory if self.artifact.manifest.device == "cuda" else None
             self.metrics.observe_queue(device.batchers, provider, degraded=degraded, device_memory=memory)
@@ -182,7 +180,6 @@ class ModelEngine:
         self._checking = asyncio.create_task(self._canary.run())
         await self._canary.check()
         self.tasks = self._make_tasks()
-        self.opened = True
         self.health.loading = False
         log.info("ready: %s on %s, %d threads; %s", self.artifact.manifest.name, provider, threads, self.calibration)
         for what, why in self.artifact.manifest.assumed.items():
@@ -190,15 +187,15 @@ class ModelEngine:
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty if it would."""
-        answers = self.opened and self in self.device.loaded
+        answers = not self.health.loading and self in self.device.loaded
         since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
         return self.health.reason(since_answer=since_answer) or self.batcher.suspended
 
     def info(self) -> dict[str, Any]:
         """The content of /info. What is not known while the model loads is None."""
-        runner = self.runner if self.opened else None
+        runner = None if self.health.loading else self.runner
         return engine_info(self.artifact, self.settings, runner.provider if runner else None) | {
-            "degraded": self.degraded or None,
+            "degraded": self.artifact.degraded or None,
             "threads": runner.threads if runner else None,
             "in_memory": self in self.device.loaded,
             "memory_bytes": self.memory_bytes if runner else None,
@@ -233,7 +230,7 @@ class ModelEngine:
 
     async def close(self) -> None:
         """Waits for a run in flight, but not for a run that hangs; requests that still wait get 503."""
-        self.health.draining, self.opened = True, False
+        self.health.draining = True
         if self in self.device.engines:
             await self._leave_device()
         self.tokenizer.close()
@@ -280,7 +277,7 @@ class ModelEngine:
             await asyncio.to_thread(self._load, folder, stack.pop_all())
         if self.artifact.manifest.device == "cpu":
             self._moving = start_moving()
-        if self.opened:
+        if not self.health.loading:
             self.batcher.last_answer = self.batcher.clock()  # no run could succeed before
         self.metrics.loaded(self.artifact.manifest.name, time.monotonic() - began)
 

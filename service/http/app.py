@@ -179,8 +179,8 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
     async def ready() -> Response:
         reason = await model.ready()
         content: dict[str, Any] = {"status": reason or "ready"}
-        if model.current.degraded:
-            content["degraded"] = model.current.degraded
+        if degraded := model.artifact.degraded:
+            content["degraded"] = degraded
         if of_each := await model.readiness():
             content["models"] = {name: one or "ready" for name, one in of_each.items()}
         return json_response(content, 503 if reason else 200)

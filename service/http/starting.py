@@ -37,7 +37,7 @@ class Starting(logging.Handler):
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         super().__init__()
         self.settings, self.metrics = settings, metrics
-        self.models = self.current = self
+        self.models = self.current = self.artifact = self
 
     def emit(self, record: logging.LogRecord) -> None:
         self.line = record.getMessage()

@@ -164,8 +164,8 @@ class Engine(BulkEngine):
     async def _load(self) -> Models:
         """Reads and checks the files, as a start of the service does, and loads the models."""
         settings = [self.settings.of_model(name, source) for name, source in self._sources.items()]
-        choices = await asyncio.to_thread(find_artifacts, settings or self.settings.of_each_model({}))
-        models = make_models(self.settings, choices, Metrics())
+        artifacts = await asyncio.to_thread(find_artifacts, settings or self.settings.of_each_model({}))
+        models = make_models(self.settings, artifacts, Metrics())
         try:
             await models.open()
         except BaseException:

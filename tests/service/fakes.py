@@ -259,7 +259,7 @@ def adds_up(batcher: Batcher) -> bool:
 class OnlyModel:
     """Stands in for the models of a service and for the only one of them."""
 
-    draining, degraded, digest, shares, can_swap = False, "", "", (), False
+    draining, shares, can_swap = False, (), False
     tracing: Any = None
     device: Any = SimpleNamespace(tracing=None)
 

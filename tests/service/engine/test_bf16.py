@@ -142,7 +142,7 @@ def test_without_the_processor_or_the_package_it_is_refused(
 
 def test_with_both_it_is_selected(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_flags", lambda: HAS_BF16)
-    chosen = select_artifact(artifact.folder.parent, "auto").artifact
+    chosen = select_artifact(artifact.folder.parent, "auto")
     assert chosen.manifest.precision == "bf16"
     assert concurrency_for(chosen, 2) == Concurrency(2, per_core=True)  # small
     sizes = {**chosen.manifest.sizes, "parameters": 110_000_000}

@@ -41,8 +41,8 @@ def served(folders: Mapping[str, Path], **more: str) -> Models:
     stated = f"one={folders[OLD]} two={folders[OLD]}"
     given = {"BERT_MODELS": stated, "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
     settings = Settings.from_environment(given | more)
-    choices = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
-    return make_models(settings, choices, Metrics())
+    artifacts = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
+    return make_models(settings, artifacts, Metrics())
 
 
 def device_of(models: Models) -> Device:
