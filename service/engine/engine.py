@@ -192,14 +192,14 @@ class ModelEngine:
         return self.health.reason(since_answer=since_answer) or self.batcher.suspended
 
     def info(self) -> dict[str, Any]:
-        """The content of /info. What is not known while the model loads is None."""
-        runner = None if self.health.loading else self.runner
-        return engine_info(self.artifact, self.settings, runner.provider if runner else None) | {
+        """The content of /info, when it is open."""
+        assert self.calibration is not None
+        return engine_info(self.artifact, self.settings, self.runner.provider) | {
             "degraded": self.artifact.degraded or None,
-            "threads": runner.threads if runner else None,
+            "threads": self.runner.threads,
             "in_memory": self in self.device.loaded,
-            "memory_bytes": self.memory_bytes if runner else None,
-            "measured": asdict(self.calibration) if self.calibration else None,
+            "memory_bytes": self.memory_bytes,
+            "measured": asdict(self.calibration),
             "status": self.readiness() or "ready",
             "mask_token": self.tokenizer.mask_token,
             "workers": self.settings.workers,
