@@ -29,7 +29,7 @@ log = logging.getLogger("service")
 
 
 class Starting(logging.Handler):
-    """Stands in for a model, its engine and its service, and admits no request; a handler of the log of an export."""
+    """Stands in for a model, its engine and its service; admits no request. As a handler it reads an export's log."""
 
     draining, degraded = False, ""
     line = ""  # the last of the log, while a model is prepared
