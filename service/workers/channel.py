@@ -20,7 +20,7 @@ class WorkerSpec:
     """A worker's only command-line argument, as JSON."""
 
     name: str  # worker-0, worker-1, ...
-    address: tuple[str, int]  # of the service
+    address: list[Any]  # host and port of the service
     channel: int  # file descriptor of the socket for the lines
     connections: int  # file descriptor of the socket that the accepted connections come from
     counts: dict[str, tuple[int, int]]  # file descriptors of the numbers and labels that each worker counts
@@ -65,11 +65,11 @@ class Channel:
 class HandedConnections(socket.socket):
     """A worker's listening socket: accepts the connections that the supervisor has handed to the worker."""
 
-    def __init__(self, descriptor: int, address: tuple[str, int]) -> None:
+    def __init__(self, descriptor: int, address: list[Any]) -> None:
         super().__init__(fileno=descriptor)
         self._address = address
 
-    def getsockname(self) -> tuple[str, int]:
+    def getsockname(self) -> list[Any]:
         return self._address
 
     def listen(self, _: int = 0, /) -> None:
@@ -78,11 +78,6 @@ class HandedConnections(socket.socket):
     def accept(self) -> tuple[socket.socket, None]:
         """Raises what `take_connection` raises."""
         return take_connection(self), None
-
-
-def hand_connection(connection: socket.socket, to: socket.socket) -> None:
-    """Raises OSError if the worker has not taken the earlier connections."""
-    socket.send_fds(to, [b"c"], [connection.fileno()], socket.MSG_DONTWAIT)
 
 
 def take_connection(handed: socket.socket) -> socket.socket:

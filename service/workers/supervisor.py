@@ -18,7 +18,7 @@ from typing import Any
 from ..address import BACKLOG, begin_no_connection, notify
 from ..engine.cpu import available_cores
 from ..settings import Settings, variables_with
-from .channel import BEAT_SECONDS, WORKER, Channel, SwappedModels, WorkerSpec, hand_connection, take_connection
+from .channel import BEAT_SECONDS, WORKER, Channel, SwappedModels, WorkerSpec, take_connection
 
 STABLE_AFTER_SECONDS = 10.0  # a worker that ran so long is not in a crash loop
 FIRST_DELAY_SECONDS = 0.25
@@ -27,6 +27,7 @@ STOP_GRACE_SECONDS = 10.0  # beyond the drain time, before SIGKILL
 FIRST_BEAT_SECONDS = 60.0  # imports are slow on a cold disk
 LATE_BEATS = 3  # missed in a row: others get the connections that the worker has not accepted
 MISSED_BEATS = 50  # in a row; a worker that misses so many hangs
+ACCEPTS_PER_TURN = 32
 COUNT_SECONDS = 1.0  # for the workers to write down what they count
 LOOK_AGAIN_SECONDS = 0.01  # while no worker can take a connection
 log = logging.getLogger("service")
@@ -71,10 +72,6 @@ class Worker:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
 
-    def on_end(self) -> None:
-        self.channel.end()
-        self.is_ready, self.is_late, self.connections = False, False, 0
-
 
 class Supervisor:
     """Keeps the listening sockets: a connection goes to the worker with the fewest, of those that serve."""
@@ -89,7 +86,7 @@ class Supervisor:
         self.models: SwappedModels = {}
         self.code = 0
         self._turn, self._stopping = asyncio.Lock(), asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps none alive
+        self._tasks: set[asyncio.Task[None]] = set()
         self._served = False  # a worker has served
         self._announced = False  # all have served at the same time
 
@@ -104,7 +101,7 @@ class Supervisor:
         for listener in self.listeners:
             listener.listen(BACKLOG)
             listener.setblocking(False)
-            self._start(self._accept(listener))
+            self._accept_from(listener)
         running = [asyncio.create_task(self._keep_running(worker)) for worker in self.workers]
         await self._stopping.wait()
         seconds = self.settings.linger_seconds + self.settings.drain_seconds + STOP_GRACE_SECONDS
@@ -138,7 +135,8 @@ class Supervisor:
         while not self._stopping.is_set():
             started = time.monotonic()
             code = await self._run_once(worker)
-            worker.on_end()
+            worker.channel.end()
+            worker.is_ready, worker.is_late, worker.connections = False, False, 0
             self._hand_over(worker)
             self._check_leaving()
             if not self._served and not self._stopping.is_set():  # its error is that of the service
@@ -156,7 +154,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         spec = WorkerSpec(
             name=worker.name,
-            address=self.listeners[0].getsockname()[:2],
+            address=[*self.listeners[0].getsockname()[:2]],
             channel=theirs.fileno(),
             connections=worker.ends[1].fileno(),
             counts=self.counts,
@@ -254,22 +252,31 @@ class Supervisor:
             await asyncio.wait_for(asyncio.gather(*[one.ask("counted", count=True) for one in others]), COUNT_SECONDS)
         worker.channel.tell(all_counted=True)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Hands on each connection, in turns with all else; the next has to wait until a worker takes it."""
-        loop = asyncio.get_running_loop()
-        while True:
+    def _accept_from(self, listener: socket.socket, held: socket.socket | None = None) -> None:
+        """Accepts its connections from now on; hands on `held` first."""
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+        if held is not None:
+            self._accept(listener, held)
+
+    def _accept(self, listener: socket.socket, held: socket.socket | None = None) -> None:
+        """Hands on the connections that wait; tries again in a moment if it can accept none, or no worker takes one."""
+        for _ in range(ACCEPTS_PER_TURN):
             try:
-                connection, _ = await loop.sock_accept(listener)
-            except ConnectionAbortedError:
-                continue
+                held = held or listener.accept()[0]
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError as error:  # no descriptor is free, or no memory
                 log.error("no connection can be accepted: %s", error)
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
-                continue
-            with connection:
-                while not self._hand(connection):  # noqa: ASYNC110 - a worker does not say when it has room
-                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
-            await asyncio.sleep(0)
+                break
+            if not self._hand(held):
+                break
+            held.close()
+            held = None
+        else:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+        loop.call_later(LOOK_AGAIN_SECONDS, self._accept_from, listener, held)
 
     def _hand(self, connection: socket.socket) -> bool:
         """Whether a worker takes it: of those that serve, else of those that load and answer 503; the late come last.
@@ -281,8 +288,8 @@ class Supervisor:
             return (one.is_ready and not one.is_leaving) != self._announced, one.is_late, one.connections
 
         for worker in sorted((one for one in self.workers if one.is_running), key=rank):
-            with suppress(OSError):
-                hand_connection(connection, worker.ends[0])
+            with suppress(OSError):  # it has not taken the earlier ones
+                socket.send_fds(worker.ends[0], [b"c"], [connection.fileno()], socket.MSG_DONTWAIT)
                 worker.connections += 1
                 return True
         return False

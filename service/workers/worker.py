@@ -115,8 +115,7 @@ class Membership(Alone):
 
 def begin_worker(argument: str) -> tuple[Settings, Membership]:
     """`argument`: a WorkerSpec. The process ends with the supervisor."""
-    fields = json.loads(argument)
-    spec = WorkerSpec(**fields | {"address": tuple(fields["address"])})
+    spec = WorkerSpec(**json.loads(argument))
     end_with(os.getppid())
     if spec.cores:
         os.sched_setaffinity(0, spec.cores)
