@@ -1,7 +1,6 @@
 """BERT models in Python programs: `Engine` in this process, `Client` over HTTP.
 
-The names below are loaded at
-their first use: the client needs neither ONNX Runtime nor the server's packages.
+The names below are loaded at their first use: the client needs neither ONNX Runtime nor the server's packages.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The command `packbert`: serve, export, describe, download, bulk, client.
 
-Each command needs the packages of an extra; where one of them is missing, the exit code is 2.
+Each command needs the packages of an extra; if one of them is missing, the exit code is 2.
 """
 
 import sys
@@ -37,9 +37,10 @@ def _export(words: Sequence[str], command: str = "export") -> int:
 
 
 def _bulk(words: Sequence[str]) -> NoReturn:
-    from packbert.service.__main__ import run_bulk
+    from packbert.service.__main__ import end
+    from packbert.service.library.bulk_command import main
 
-    run_bulk(words)
+    end(main(words))
 
 
 def _client(words: Sequence[str]) -> int:
@@ -78,7 +79,7 @@ def main() -> int:
 
 @contextmanager
 def _packages_of(extra: str, command: str) -> Iterator[None]:
-    """Ends the process with one sentence where the command imports a module that is not installed."""
+    """Ends the process with one sentence if the command imports a module that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question with the known name that is spelled most alike; empty where none is."""
+    """A question with the known name that is spelled most alike; empty if none is."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 

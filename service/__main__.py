@@ -107,24 +107,17 @@ def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Memb
 
     def make(starting: "Starting") -> "Models":
         swapped = member.models if member else {}
-        choices = find_artifacts(settings.of_each_model(swapped), starting.prepare)
+        artifacts = find_artifacts(settings.of_each_model(swapped), starting.prepare)
         from .models import make_models
 
         freeze_libraries()
-        return make_models(settings, choices, metrics)
+        return make_models(settings, artifacts, metrics)
 
     server = Server(settings, metrics, lambda starting: asyncio.to_thread(make, starting), member)
     code = run(server, listeners)
     if server.models is None and code != 1:
         raise Stopped(signal.SIGINT if code else signal.SIGTERM)
     return code
-
-
-def run_bulk(words: Sequence[str]) -> NoReturn:
-    """`packbert bulk`."""
-    from .library.bulk_command import main as answer_file
-
-    end(answer_file(words))
 
 
 def run(words: Sequence[str]) -> NoReturn:

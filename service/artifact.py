@@ -1,6 +1,6 @@
 """Opens an artifact folder: reads the manifest, and checks the checksums of its small files."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packbert.model_export.artifact.manifest import (
@@ -22,6 +22,7 @@ class Artifact:
     folder: Path
     manifest: Manifest
     digest: str  # of the manifest as exported, whatever name it is served as
+    degraded: str = field(default="", compare=False)  # why the CPU runs it although its folder has an artifact for CUDA
 
     def served_as(self, name: str | None) -> "Artifact":
         """The artifact with the name that clients see; None: the checkpoint's."""

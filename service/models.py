@@ -1,73 +1,50 @@
-"""The models of a service by name: the backend that answers for each name, and its swap for another."""
+"""The models of a service by name: the engine that answers for each name, and its swap for another."""
 
 import asyncio
 import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
 
 from .artifact import Artifact
-from .backend import Backend
 from .engine.cpu import available_cores
-from .engine.device import ArtifactChoice, find_artifact
-from .engine.engine import common_concurrency
+from .engine.device import find_artifact
+from .engine.engine import Device, ModelEngine, common_concurrency
 from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
 from .observability.metrics import Metrics
 from .observability.scrape import StateCollector, render
+from .observability.start import start_tracing
 from .settings import Settings, SettingsError, named_models
 from .tasks.flow import Tasks
 
 UNNAMED = "default/not-specified"  # infinity's clients name no model so
 LATEST = ":latest"  # what Ollama's clients add to a model's name
 log = logging.getLogger("service")
-# of a name, its source (a hub id or a folder) and a backend of the same process; raises if it cannot be served
-MakeBackend = Callable[[str, str, Backend], Backend]
-
 Swapped = tuple[str, bool]  # the digest of the artifact that answers, and whether it is another than before
 # calls a swap of a model when its turn has come
 TakeTurn = Callable[["ServedModel", Callable[[], Awaitable[Swapped]]], Awaitable[Swapped]]
 
 
 class ServedModel:
-    """A name of the service, and the backend that answers for it."""
+    """A name of the service, and the engine that answers for it."""
 
     shares: "Sequence[tuple[ServedModel, NamedModel]]" = ()  # the models that answer or repeat some of its requests
     repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last
 
-    def __init__(self, models: "Models", backend: Backend, source: str) -> None:
+    def __init__(self, models: "Models", engine: ModelEngine, source: str) -> None:
         """`source`: of its artifact: a hub id, a checkpoint's folder or an artifact."""
-        self.models, self.source, self.name = models, source, backend.artifact.manifest.name
-        self.settings, self.metrics, self.tracing = backend.settings, backend.metrics, backend.tracing
-        self._point_to(backend)
+        self.models, self.current, self.source, self.name = models, engine, source, engine.artifact.manifest.name
+        self.settings, self.metrics, self.tracing = models.settings, models.metrics, models.tracing
+        self.group = models.group
         self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
-
-    @property
-    def group(self) -> "dict[str, ServedModel]":
-        """The models of the service by name, the default first."""
-        return self.models.group
 
     @property
     def artifact(self) -> Artifact:
         return self.current.artifact
-
-    @property
-    def digest(self) -> str:
-        """Which artifact answers; empty if no other artifact ever does."""
-        return self.current.artifact.digest if self.models.can_swap else ""
-
-    @property
-    def degraded(self) -> str:
-        """Why the CPU is used although there is an artifact for CUDA; empty if it is not."""
-        return self.current.degraded
-
-    @property
-    def draining(self) -> bool:
-        """New requests are refused."""
-        return self.models.draining
 
     def admit(self, body_bytes: int) -> Tasks:
         """The tasks to a request whose body has `body_bytes` bytes (0: unknown) and has not been read yet.
@@ -84,27 +61,17 @@ class ServedModel:
     async def ready(self) -> str:
         """Why a request would not be answered now; empty when it would. The default is not ready while another model is
         loading."""
-        if self.models.awaits_others:
-            return "loading"
-        return await self.loaded()
+        return self.models.awaited or await self.loaded()
 
     async def loaded(self) -> str:
         """The reason of `ready`, whatever other workers do."""
         others = self.group.values() if self is self.models.default else ()
-        own, *reasons = [await one.current.ready() for one in (self, *others)]
+        own, *reasons = [one.current.readiness() for one in (self, *others)]
         return own or ("loading" if "loading" in reasons else "")
 
     async def readiness(self) -> dict[str, str]:
         """For the default of several models: why each would not answer now, by name; empty if it would."""
         return await self.models.readiness() if self is self.models.default and len(self.group) > 1 else {}
-
-    async def info(self) -> dict[str, Any]:
-        """The content of /info."""
-        return self.current.info()
-
-    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        """The content of /metrics and its media type; `accept` is what the scraper asks for."""
-        return await self.models.render_metrics(accept)
 
     async def swap(self, source: str = "") -> Swapped:
         """`_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a load
@@ -153,8 +120,7 @@ class ServedModel:
             if new is None:
                 count(self.name, "unchanged")
                 return old.artifact.digest, False
-            self.source = source
-            self._point_to(new)
+            self.source, self.current = source, new
             count(self.name, "swapped")
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
             old.users.none.clear()
@@ -165,43 +131,36 @@ class ServedModel:
             await asyncio.to_thread(_give_back)
             return new.artifact.digest, True
 
-    async def _open_another(self, source: str) -> Backend | None:
-        """The backend of `source`; None if its artifact answers already. Raises what making and opening raise."""
-        make = self.models.make
-        assert make is not None  # no route, signal or supervisor asks for it otherwise
-        new = await asyncio.to_thread(make, self.name, source, self.current)
-        if new.artifact == self.current.artifact:
+    async def _open_another(self, source: str) -> ModelEngine | None:
+        """The engine of `source`; None if its artifact answers already. Raises what finding and opening raise."""
+        artifact = await asyncio.to_thread(find_artifact, self.settings.of_model(self.name, source))
+        if artifact == self.artifact:
             return None
+        new = ModelEngine(artifact, self.settings, self.metrics, device=self.models.device)
         try:
             await new.open()
-            if self.models.leaving:
+            if self.current.health.draining:
                 raise Unavailable(SHUTTING_DOWN)
         except BaseException:
             await new.close()
             raise
         return new
 
-    def _point_to(self, backend: Backend) -> None:
-        self.current = backend
-        backend.on_fatal = lambda: self.models.on_fatal()
-
 
 class Models:
     """The models of a service, the default first; `open` loads them, `drain` and `close` end them."""
 
-    def __init__(self, backends: Sequence[Backend], make: MakeBackend | None = None) -> None:
-        """`make`: for a swap; without it no model is ever swapped, and a request names none."""
-        first, named = backends[0], named_models(backends[0].settings)
-        self.settings, self.metrics, self.tracing = first.settings, first.metrics, first.tracing
-        self.leaving = False  # /ready is 503, so that load balancers send no more requests
+    def __init__(self, engines: Sequence[ModelEngine]) -> None:
+        """`engines` share a device. If the settings name no model and no key for swaps, a request names none either."""
+        first, named = engines[0], named_models(engines[0].settings)
+        self.settings, self.metrics, self.device = first.settings, first.metrics, first.device
+        self.tracing, self.can_swap = first.device.tracing, first.settings.can_swap
         self.draining = False  # new requests are refused
-        self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.take_turn: TakeTurn = lambda _, swap: swap()  # at once
-        self.awaits_others = False  # /ready is 503 until all workers of the service have loaded
+        self.awaited = ""  # why /ready is 503 though these models are loaded: other workers of the service are not
         self.swaps: set[asyncio.Future[Swapped]] = set()  # that requests wait for
-        self.make, self.can_swap = make, make is not None
-        self.group: dict[str, ServedModel] = {}
-        for one in backends:
+        self.group: dict[str, ServedModel] = {}  # by name, the default first
+        for one in engines:
             name, own = one.artifact.manifest.name, self.settings.model if one is first else None
             source = named[name].model if name in named else own or str(one.artifact.folder.parent)
             self.group[name] = ServedModel(self, one, source)
@@ -241,10 +200,8 @@ class Models:
             log.warning("models are added and removed by a restart: this service has %s", ", ".join(self.group))
         for name, model in self.group.items():
             source = named[name].model if name in named else ""
-            try:
+            with suppress(Invalid, Unavailable):  # it is in the log, or the service ends
                 log.info("%s: %s", name, "swapped" if (await model.swap(source))[1] else "unchanged")
-            except (Invalid, Unavailable):
-                continue  # it is in the log, or the service ends
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
@@ -258,10 +215,9 @@ class Models:
             await model.current.close()
 
     def leave(self) -> None:
-        """Not ready from now on; new requests are still admitted."""
-        self.leaving = True
+        """/ready is 503 from now on, so that load balancers send no more requests; new ones are still admitted."""
         for model in self.group.values():
-            model.current.leave()
+            model.current.health.draining = True
 
     def drain(self) -> None:
         """Not ready from now on, and new requests are refused; admitted requests are still answered."""
@@ -273,7 +229,7 @@ class Models:
     def cancel_pending(self) -> None:
         """Answers requests that still wait with 503."""
         for model in self.group.values():
-            model.current.cancel_pending()
+            model.current.batcher.close(SHUTTING_DOWN)
 
     async def readiness(self) -> dict[str, str]:
         """Why each model would not answer now, by name, the default first; empty if it would."""
@@ -293,17 +249,10 @@ def _give_back() -> None:
     trim_heap()
 
 
-def make_models(settings: Settings, choices: Sequence[ArtifactChoice], metrics: Metrics) -> Models:
+def make_models(settings: Settings, artifacts: Sequence[Artifact], metrics: Metrics) -> Models:
     """The models of a service of these artifacts, the default first."""
-
-    def make(choice: ArtifactChoice, beside: Backend | None) -> Backend:
-        return Backend(choice.artifact, settings, metrics, degraded=choice.degraded, beside=beside)
-
-    def make_new(name: str, source: str, beside: Backend) -> Backend:
-        return make(find_artifact(settings.of_model(name, source)), beside)
-
-    first = make(choices[0], None)
-    if len(choices) > 1 or settings.can_swap:
-        threads = settings.threads or available_cores()
-        first.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
-    return Models([first, *(make(one, first) for one in choices[1:])], make_new if settings.can_swap else None)
+    device = Device(tracing=start_tracing(settings))
+    metrics.exemplars = settings.tracing and settings.workers == 1
+    if len(artifacts) > 1 or settings.can_swap:
+        device.concurrency = common_concurrency(artifacts, settings.threads or available_cores())
+    return Models([ModelEngine(one, settings, metrics, device=device) for one in artifacts])

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,15 +105,6 @@ def _show(stream: IO[bytes]) -> str:
     return "".join(PREFIX.split(rest.decode(errors="replace"), maxsplit=1)[1:]).strip() or fault
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to be exported."""
-
-    source: Source
-    device: str  # cpu or cuda
-    precision: str
-
-
 def find_model(settings: Settings) -> Path | Source:
     """The folder of BERT_MODEL if it is an artifact, or the checkpoint: nothing is downloaded.
 
@@ -121,7 +112,8 @@ def find_model(settings: Settings) -> Path | Source:
     """
     assert settings.model is not None
     if available(folder := Path(settings.model).expanduser()):
-        _check_precision(folder, settings.stated_precision)
+        if "precision" in settings.model_fields_set:
+            _check_precision(folder, settings.precision)
         return folder
     if settings.precision == BF16 and (fault := why_bf16_unavailable()):
         raise ModelError(f"BERT_PRECISION is bf16, but {fault}")
@@ -134,21 +126,19 @@ def is_hub_id(settings: Settings) -> bool:
     return isinstance(source, Source) and source.folder is None
 
 
-def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
-    """The folder of the artifact. Two processes at once export once; the second waits.
+def prepare_artifact(source: Source, recipe: Recipe, cache: Cache) -> Path:
+    """The folder of the artifact by a recipe of `make_recipe`. Two processes at once export once; the second waits.
 
     Raises ModelError if the model cannot be had.
     """
-    source = wanted.source
     known = cache.recall(source.title)
     digest = known.get("digest", "") if source.folder is None or _is_unchanged(source.folder, known) else ""
-    found = cache.find(_recipe(wanted, digest))
-    if found:
+    if found := cache.find(replace(recipe, digest=digest)):
         commit = f" ({known['commit']})" if "commit" in known else ""
         log.info("%s%s: exported before, in %s", source.title, commit, found)
         return found
     try:
-        return _export(wanted, cache)
+        return _export(source, recipe, cache)
     except OSError as error:
         raise ModelError(f"{error.filename or source.title} cannot be read: {error.strerror or error}") from error
 
@@ -159,15 +149,14 @@ def prepare_model(settings: Settings, source: Source, device: str) -> Path:
         cache = Cache(settings.cache_folder)
     except RuntimeError as error:
         raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
-    return prepare_artifact(Wanted(source=source, device=device, precision=settings.precision), cache)
+    return prepare_artifact(source, make_recipe(source, device, settings.precision), cache)
 
 
-def _export(wanted: Wanted, cache: Cache) -> Path:
+def _export(source: Source, recipe: Recipe, cache: Cache) -> Path:
     """The folder of the artifact of a checkpoint whose digest is unknown or has none. Raises as `prepare_artifact`."""
-    source = wanted.source
     folder = source.folder or _download(source)
     states, digest = file_states(folder), content_digest(folder)
-    recipe = _recipe(wanted, digest)
+    recipe = replace(recipe, digest=digest)
     if not cache.find(recipe):
         check_exporter(source)
         on_wait = partial(log.info, "%s: waiting for another process that exports it", source.title)
@@ -210,12 +199,12 @@ def _is_unchanged(folder: Path, known: Mapping[str, Any]) -> bool:
         return False
 
 
-def _recipe(wanted: Wanted, digest: str) -> Recipe:
-    precision, device = wanted.precision, wanted.device
+def make_recipe(source: Source, device: str, precision: str) -> Recipe:
+    """Of an artifact for the device cpu or cuda; the digest is still to be found."""
     chooses = precision == AUTO and device == "cpu"
     return Recipe(
-        digest=digest,
-        name=wanted.source.name,
+        digest="",
+        name=source.name,
         device=device,
         precision=precision,
         fast_int8=chooses and has_fast_int8(),
@@ -223,9 +212,9 @@ def _recipe(wanted: Wanted, digest: str) -> Recipe:
     )
 
 
-def _check_precision(folder: Path, precision: str | None) -> None:
-    """Raises ManifestError for an artifact of another precision than `precision`."""
-    for device in available(folder) if precision not in (None, AUTO) else ():
+def _check_precision(folder: Path, precision: str) -> None:
+    """Raises ManifestError for an artifact of another precision than `precision`, which is not AUTO."""
+    for device in available(folder) if precision != AUTO else ():
         if (found := Manifest.read(folder / device).precision) != precision:
             solution = "name its checkpoint, or leave BERT_PRECISION out"
             raise ManifestError(f"{folder / device} is an artifact in {found}, not in {precision}: {solution}")

@@ -195,11 +195,6 @@ class Settings(BaseModel):
         return [key.strip() for key in self.api_key.split(",") if key.strip()]
 
     @property
-    def stated_precision(self) -> str | None:
-        """None: of an artifact its own, of a checkpoint fp32."""
-        return self.precision if "precision" in self.model_fields_set else None
-
-    @property
     def can_swap(self) -> bool:
         """Whether models have names, under which others can take their places."""
         return bool(self.models or self.admin_key)

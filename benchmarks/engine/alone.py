@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.engine.contenders.turns import clock_for
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import open_artifact
+from packbert.service.engine.calibration import measure
 from packbert.service.engine.engine import concurrency_for
 from packbert.service.engine.huge_pages import use_huge_pages
 from packbert.service.engine.runner import ModelRunner
@@ -34,7 +35,7 @@ class EngineAlone:
         opened = open_artifact(artifact)
         self.runner = ModelRunner(opened, threads, concurrency_for(opened, threads))
         self.runner.open()
-        self.calibration = self.runner.measure(token_budget=token_budget)
+        self.calibration = measure(self.runner, token_budget=token_budget)
         use_huge_pages()  # as the service, in a thread
         self.token_budget = self.calibration.token_budget  # BERT_TOKEN_BUDGET
         self.loop, self._clock = asyncio.new_event_loop(), clock_for(threads)

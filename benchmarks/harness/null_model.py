@@ -30,9 +30,9 @@ from packbert.model_export.artifact.batch import (
     Tokens,
 )
 from packbert.service.address import bind_address
-from packbert.service.backend import Backend
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.device import select_artifact
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.http.server import build, run
 from packbert.service.models import Models
@@ -52,15 +52,6 @@ class NullRunner(ModelRunner):
         return 0
 
     def close(self) -> None: ...
-
-    def measure(self, *, token_budget: int) -> Calibration:
-        return Calibration(
-            token_budget=token_budget or self.artifact.manifest.max_tokens,
-            tokens_per_second=TOKENS_PER_SECOND,
-            batch_invariant=True,
-            smallest_cosine=1.0,
-            canary_error=0.0,
-        )
 
     async def run(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:  # noqa: ARG002
         if any(len(one) == self.artifact.manifest.max_tokens for one in sequences):
@@ -98,13 +89,24 @@ class NullRunner(ModelRunner):
         return draw.standard_normal(shape).astype(tensor.dtype)
 
 
+class NullEngine(ModelEngine):
+    def _measure(self) -> Calibration:
+        return Calibration(
+            token_budget=self.settings.token_budget or self.artifact.manifest.max_tokens,
+            tokens_per_second=TOKENS_PER_SECOND,
+            batch_invariant=True,
+            smallest_cosine=1.0,
+            canary_error=0.0,
+        )
+
+
 def main() -> int:
     settings = Settings.from_environment()
     assert settings.model is not None  # the benchmarks set BERT_MODEL to an artifact
     logging.basicConfig(level=settings.log_level.upper())
-    artifact = select_artifact(Path(settings.model), "cpu").artifact
-    backend = Backend(artifact, settings, Metrics(), make_runner=NullRunner)
-    return run(build(settings, Models([backend])), bind_address(settings.host, settings.port, "BERT_PORT"))
+    artifact = select_artifact(Path(settings.model), "cpu")
+    engine = NullEngine(artifact, settings, Metrics(), make_runner=NullRunner)
+    return run(build(settings, Models([engine])), bind_address(settings.host, settings.port, "BERT_PORT"))
 
 
 if __name__ == "__main__":

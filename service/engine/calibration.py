@@ -5,16 +5,15 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.model_export.artifact.batch import Tokens
 
-from ..artifact import Artifact, Manifest
+from ..artifact import Manifest
 from ..errors import DeviceError
-from ..scheduling.cores import Concurrency
+from .runner import ModelRunner
 
 MIN_COSINE = {"fp32": 0.9999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
 # of the distance 1 - cosine in int8, relative to the export's: other exact kernels change the largest by less than
@@ -48,18 +47,7 @@ class Calibration:
         return f"{rate}; self-test: {test}, answers {answers} in any batch"
 
 
-class Runner(Protocol):
-    """What is needed of a ModelRunner."""
-
-    artifact: Artifact
-    concurrency: Concurrency
-
-    def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]: ...
-
-    def run_side_by_side(self, sequences: Sequence[Tokens]) -> int: ...
-
-
-def measure(runner: Runner, *, token_budget: int) -> Calibration:
+def measure(runner: ModelRunner, *, token_budget: int) -> Calibration:
     """Tries batch sizes on all cores together unless `token_budget` is given; on one core each, one size is measured.
 
     Larger batches than those tried have the rate of the largest. Raises DeviceError if the self-test fails.
@@ -82,7 +70,7 @@ def measure(runner: Runner, *, token_budget: int) -> Calibration:
     )
 
 
-def self_test(runner: Runner) -> float:
+def self_test(runner: ModelRunner) -> float:
     """The smallest cosine to the reference: the canary alone, all golden sequences together, on all cores and on one.
 
     Raises DeviceError if it is below `smallest_cosine_allowed`. On a GPU each also runs three times alone and then
@@ -151,7 +139,7 @@ def cosine(vector: NDArray[np.generic], reference: Sequence[float]) -> float:
     return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
 
 
-def _rates(runner: Runner, budgets: Sequence[int]) -> dict[int, float]:
+def _rates(runner: ModelRunner, budgets: Sequence[int]) -> dict[int, float]:
     """Tokens per second by batch size, of all cores together."""
     text = filler(runner.artifact.manifest, TEXT_TOKENS)
     texts = {budget: max(1, budget // len(text)) for budget in budgets}
@@ -167,7 +155,9 @@ def _rates(runner: Runner, budgets: Sequence[int]) -> dict[int, float]:
     return {budget: batches * texts[budget] * len(text) / seconds for budget, seconds in best.items()}
 
 
-def _cls(runner: Runner, sequences: Sequence[Tokens], index: int, *, all_cores: bool = True) -> NDArray[np.generic]:
+def _cls(
+    runner: ModelRunner, sequences: Sequence[Tokens], index: int, *, all_cores: bool = True
+) -> NDArray[np.generic]:
     """[hidden], of one of the sequences; NaN if the answer is not finite."""
     row = runner.run_sync(sequences, all_cores=all_cores)[0][index]
     return row["cls"][0] if row is not None else np.full(runner.artifact.manifest.sizes["hidden"], np.nan)

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
@@ -30,59 +30,53 @@ Prepare = Callable[[Settings, Source, str], Path]
 log = logging.getLogger("service")
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactChoice:
-    artifact: Artifact
-    degraded: str = ""  # why the CPU is used although the folder has an artifact for CUDA
-
-
-def find_artifact(settings: Settings, prepare: Prepare = prepare_model) -> ArtifactChoice:
+def find_artifact(settings: Settings, prepare: Prepare = prepare_model) -> Artifact:
     """BERT_MODEL itself if it is an artifact, or what `prepare` makes of a checkpoint. Raises what `find_model`,
     `select_artifact` and `prepare` do, and SettingsError if a setting does not fit the model."""
     source = find_model(settings)
     if isinstance(source, Path):
-        choice = select_artifact(source, settings.device)
+        artifact = select_artifact(source, settings.device)
     else:
         folder = prepare(settings, source, export_device(settings.device))
         try:
-            choice = select_artifact(folder, settings.device)
+            artifact = select_artifact(folder, settings.device)
         except ManifestError as error:
             raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
-    choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
-    log.info(describe_defaults(choice.artifact.manifest, settings))
-    return choice
+    artifact = artifact.served_as(settings.served_model_name)
+    log.info(describe_defaults(artifact.manifest, settings))
+    return artifact
 
 
-def find_artifacts(models: Sequence[Settings], prepare: Prepare = prepare_model) -> list[ArtifactChoice]:
+def find_artifacts(models: Sequence[Settings], prepare: Prepare = prepare_model) -> list[Artifact]:
     """The artifacts of a service's models, in their order. Raises as `find_artifact`, and DeviceError if they would run
     on different devices."""
     found = {one: find_artifact(one, prepare) for one in sorted(models, key=is_hub_id)}
-    choices = [found[one] for one in models]
-    if len({one.artifact.manifest.device for one in choices}) > 1:
+    artifacts = [found[one] for one in models]
+    if len({one.manifest.device for one in artifacts}) > 1:
         raise DeviceError("one model would run on the GPU and another on the CPU: set BERT_DEVICE to cpu")
-    for reason in [one.degraded for one in choices if one.degraded]:
+    for reason in [one.degraded for one in artifacts if one.degraded]:
         log.warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", reason)
-    return choices
+    return artifacts
 
 
-def select_artifact(folder: Path, device: str) -> ArtifactChoice:
+def select_artifact(folder: Path, device: str) -> Artifact:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError if it cannot be served.
 
     The graph for CUDA is tried before it is chosen.
     """
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
-        return ArtifactChoice(_open_for_cpu(folder))
+        return _open_for_cpu(folder)
     artifact = open_artifact(folder, "cuda")
     fault = why_cuda_unavailable() or why_graph_unusable(artifact)
     if not fault:
-        return ArtifactChoice(artifact)
+        return artifact
     if device == "cuda":
         raise DeviceError(f"{GPU_UNUSABLE}: {fault}")
     if "cpu" not in devices:
         remedy = "export one with --device cpu too"
         raise DeviceError(f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; {remedy}")
-    return ArtifactChoice(_open_for_cpu(folder), fault)
+    return replace(_open_for_cpu(folder), degraded=fault)
 
 
 def _open_for_cpu(folder: Path) -> Artifact:

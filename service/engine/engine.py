@@ -1,4 +1,4 @@
-"""The model engine: one model with its runner, queue and canary. It loads, serves, drains and closes."""
+"""The model engine: one model with its tokenizer, runner, queue, canary and tasks. It loads, serves and closes."""
 
 import asyncio
 import logging
@@ -26,7 +26,10 @@ from ..scheduling.queue import BULK_SHARE, RequestQueue
 from ..scheduling.request import QueuedModel
 from ..scheduling.watchdog import BatchReport, BusyShare, Watchdog
 from ..settings import Settings
-from .calibration import Calibration, golden_tokens
+from ..tasks.defaults import embedding_defaults, root_task, scorer
+from ..tasks.flow import Limits, Tasks
+from ..tokenization.tokenizer import Tokenizer
+from .calibration import Calibration, golden_tokens, measure
 from .canary import BATCHES_BETWEEN_CHECKS, SELF_CHECK_SECONDS, Canary, Health
 from .cpu import available_cores
 from .huge_pages import start_moving
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from ..observability.spans import Tracing
 
 WINDOW_BATCHES = 2  # of a request in the queue, for each batch in flight
+MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
+BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes
 PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
@@ -46,11 +51,28 @@ MakeRunner = Callable[[Artifact, int, Concurrency, Path | None], ModelRunner]
 log = logging.getLogger("service")
 
 
+class Users:
+    """How many requests an engine answers; entered by each of them until its end, whatever is swapped meanwhile."""
+
+    def __init__(self) -> None:
+        self.count, self.none = 0, asyncio.Event()  # set when the last has ended
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        if not self.count:
+            self.none.set()
+
+
 @dataclass(slots=True, eq=False)
 class Device:
     """What the engines of a process share: a queue and a loop that runs their batches, which the first engine makes,
     and the memory for their sessions. Nothing here keeps an engine that has been closed."""
 
+    tracing: "Tracing | None" = None  # records the batches; None if traces are off
+    on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
     concurrency: Concurrency | None = None  # None: as it suits the first model
     engines: "list[ModelEngine]" = field(default_factory=list)  # with a batcher, and not closed
     batchers: dict[str, Batcher] = field(default_factory=dict)  # the newest of each model's name
@@ -107,24 +129,24 @@ class Device:
 
 @dataclass(slots=True, eq=False)
 class ModelEngine:
-    """`open`, then `batcher.begin` takes requests; `readiness` says at any time whether it would."""
+    """`open` loads it, a request enters `users` while it runs `tasks`, `close` ends it; `readiness` says at any time
+    whether a request would be answered."""
 
     artifact: Artifact
     settings: Settings
     metrics: Metrics
-    degraded: str = ""  # why the CPU is used although there is an artifact for CUDA
-    on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
     make_runner: MakeRunner = ModelRunner
-    tracing: "Tracing | None" = None  # records the batches; None if traces are off
     self_check_seconds: float = SELF_CHECK_SECONDS
     device: Device = field(default_factory=Device)
     calibration: Calibration | None = None
-    opened: bool = False
     memory_bytes: int = 0  # as measured by the first load; before that, the size of its weights
+    users: Users = field(default_factory=Users)
     _batches: int = 0  # that it has run
     health: Health = field(init=False)
+    tokenizer: Tokenizer = field(init=False)
     runner: ModelRunner = field(init=False)
     batcher: Batcher = field(init=False)
+    tasks: Tasks = field(init=False)  # when it is open
     _canary: Canary = field(init=False)
     _checking: asyncio.Task[None] = field(init=False)
     _moving: threading.Thread | None = None  # weights to huge pages
@@ -133,9 +155,11 @@ class ModelEngine:
         tolerance = self.artifact.manifest.canary.tolerance
         self.health = Health(stale_seconds=self.settings.run_timeout_seconds, tolerance=tolerance)
         self.memory_bytes = self.artifact.weights.stat().st_size
+        self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters, self.metrics.tokenizing)
 
     async def open(self) -> None:
-        """Raises what loading raises: a graph that does not load, a self-test that fails."""
+        """Raises what loading raises: a tokenizer or a graph that does not load, a self-test that fails."""
+        await asyncio.to_thread(self.tokenizer.open)
         threads, device = self.settings.threads or available_cores(), self.device
         device.concurrency = device.concurrency or concurrency_for(self.artifact, threads)
         limit = self.settings.memory_limit
@@ -147,7 +171,7 @@ class ModelEngine:
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
         device.engines.append(self)
-        provider, degraded = self.runner.provider, bool(self.degraded)
+        provider, degraded = self.runner.provider, bool(self.artifact.degraded)
         if device.serving is None:
             memory = device_memory if self.artifact.manifest.device == "cuda" else None
             self.metrics.observe_queue(device.batchers, provider, degraded=degraded, device_memory=memory)
@@ -155,7 +179,7 @@ class ModelEngine:
             device.serving.add_done_callback(device.on_loop_done)
         self._checking = asyncio.create_task(self._canary.run())
         await self._canary.check()
-        self.opened = True
+        self.tasks = self._make_tasks()
         self.health.loading = False
         log.info("ready: %s on %s, %d threads; %s", self.artifact.manifest.name, provider, threads, self.calibration)
         for what, why in self.artifact.manifest.assumed.items():
@@ -163,21 +187,31 @@ class ModelEngine:
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty if it would."""
-        answers = self.opened and self in self.device.loaded
+        answers = not self.health.loading and self in self.device.loaded
         since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
         return self.health.reason(since_answer=since_answer) or self.batcher.suspended
 
     def info(self) -> dict[str, Any]:
-        """The content of /info. What is not known while the model loads is None."""
-        runner = self.runner if self.opened else None
-        return engine_info(self.artifact, self.settings, runner.provider if runner else None) | {
-            "degraded": self.degraded or None,
-            "threads": runner.threads if runner else None,
+        """The content of /info, when it is open."""
+        assert self.calibration is not None
+        return engine_info(self.artifact, self.settings, self.runner.provider) | {
+            "degraded": self.artifact.degraded or None,
+            "threads": self.runner.threads,
             "in_memory": self in self.device.loaded,
-            "memory_bytes": self.memory_bytes if runner else None,
-            "measured": asdict(self.calibration) if self.calibration else None,
+            "memory_bytes": self.memory_bytes,
+            "measured": asdict(self.calibration),
             "status": self.readiness() or "ready",
+            "mask_token": self.tokenizer.mask_token,
+            "workers": self.settings.workers,
         }
+
+    def check_admission(self, body_bytes: int) -> None:
+        """Raises Overloaded or Unavailable if the queue would refuse a request whose body has so many bytes (0:
+        unknown) and has not been read yet."""
+        queue = self.batcher.queue
+        if queue.held or queue.closed:  # an empty queue takes any request
+            guessed = max(1, body_bytes // BYTES_PER_TOKEN)
+            self.batcher.check_admission(min(guessed, queue.max_tokens // MAX_GUESS_SHARE))
 
     def fail(self, reason: str) -> None:
         """Final: all requests get 503, and the process is to end so that its supervisor starts another."""
@@ -186,7 +220,7 @@ class ModelEngine:
         self.health.fault = reason
         log.critical("giving up: %s", reason)
         self.batcher.fail_all(reason)
-        self.on_fatal()
+        self.device.on_fatal()
 
     def _on_dead(self, reason: str) -> None:
         """A new process is the cure; but while other models answer, only the requests of this model get 503."""
@@ -197,9 +231,12 @@ class ModelEngine:
     async def close(self) -> None:
         """Waits for a run in flight, but not for a run that hangs; requests that still wait get 503."""
         self.health.draining = True
-        device, self.opened = self.device, False
-        if self not in device.engines:
-            return
+        if self in self.device.engines:
+            await self._leave_device()
+        self.tokenizer.close()
+
+    async def _leave_device(self) -> None:
+        device = self.device
         assert device.serving is not None
         device.engines.remove(self)
         self._checking.cancel()
@@ -240,7 +277,7 @@ class ModelEngine:
             await asyncio.to_thread(self._load, folder, stack.pop_all())
         if self.artifact.manifest.device == "cpu":
             self._moving = start_moving()
-        if self.opened:
+        if not self.health.loading:
             self.batcher.last_answer = self.batcher.clock()  # no run could succeed before
         self.metrics.loaded(self.artifact.manifest.name, time.monotonic() - began)
 
@@ -295,9 +332,9 @@ class ModelEngine:
         calibrations, manifest = self.device.calibrations, self.artifact.manifest
         size = (*sorted(manifest.sizes.items()), manifest.precision)
         if (known := calibrations.get(size)) is None:
-            calibrations[size] = known = self.runner.measure(token_budget=self.settings.token_budget)
+            calibrations[size] = known = measure(self.runner, token_budget=self.settings.token_budget)
             return known
-        tested = self.runner.measure(token_budget=known.token_budget)
+        tested = measure(self.runner, token_budget=known.token_budget)
         return replace(tested, tokens_per_second=known.tokens_per_second)
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:
@@ -326,6 +363,23 @@ class ModelEngine:
             batcher.counts, batcher.canaries, batcher.failures = before.counts, before.canaries, before.failures
         device.batchers[name] = batcher
         return batcher
+
+    def _make_tasks(self) -> Tasks:
+        settings, manifest = self.settings, self.artifact.manifest
+        return Tasks(
+            manifest=manifest,
+            tokenizer=self.tokenizer,
+            queue=self.batcher,
+            limits=Limits(
+                max_inputs=settings.max_inputs,
+                truncate=settings.truncate,
+                special_tokens=settings.special_tokens,
+                max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
+            ),
+            embedding=embedding_defaults(manifest, settings),
+            scorer=scorer(manifest, by_cosine=settings.rerank == "cosine"),
+            root_task=root_task(manifest, settings),
+        )
 
     def _make_queue(self, calibration: Calibration) -> RequestQueue:
         return RequestQueue(
@@ -364,10 +418,10 @@ class ModelEngine:
             self._canary.due.set()
         if self.device.memory_limit < math.inf and not report.canary:
             self.device.use(self)
-        if self.tracing is not None:
+        if (tracing := self.device.tracing) is not None:
             traces = Counter(chunk.request.trace for chunk, _ in report.jobs if chunk.request.trace)
             size = {"sequences": report.sequences, "tokens": report.tokens}
-            self.tracing.record_batch(traces, **size, seconds=report.ran_seconds)
+            tracing.record_batch(traces, **size, seconds=report.ran_seconds)
 
 
 def common_concurrency(artifacts: Sequence[Artifact], threads: int) -> Concurrency:

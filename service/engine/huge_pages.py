@@ -9,9 +9,8 @@ from pathlib import Path
 
 from .cpu import lower_thread_priority
 
-SMAPS = Path(
-    "/proc/self/smaps"
-)  # of each mapping a line "FIRST-LAST PERMISSIONS ...", then a line for each count in kB
+# of each mapping a line "FIRST-LAST PERMISSIONS ...", then a line for each count in kB
+SMAPS = Path("/proc/self/smaps")
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw.p 0+ 00:00 0 *(\[heap\])?\n.*?\nRss: *(\d+) kB", re.DOTALL)
 HUGE_PAGE = 2**21  # bytes

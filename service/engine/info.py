@@ -15,8 +15,8 @@ from .session import OpenVinoSession, onnxruntime_version
 CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the layout of the graph
 
 
-def engine_info(artifact: Artifact, settings: Settings, provider: str | None) -> dict[str, Any]:
-    """What the artifact decides; `provider` is None while the model loads. The backend fills in `mask_token`."""
+def engine_info(artifact: Artifact, settings: Settings, provider: str) -> dict[str, Any]:
+    """What the artifact decides; the engine fills in `mask_token`."""
     manifest = artifact.manifest
     return {
         "model": manifest.name,

@@ -150,7 +150,7 @@ def mappings_of(file: Path) -> list[Mapping]:
 
 
 def _copy(found: Sequence[Mapping], copy: int) -> int:
-    """Copies each part of the file to the same place in `copy`, once; returns the bytes. `pwrite` fails where a signal
+    """Copies each part of the file to the same place in `copy`, once; returns the bytes. `pwrite` fails when a signal
     would end the process."""
     done = copied = 0
     for one in found:

@@ -30,7 +30,6 @@ from packbert.model_export.artifact.manifest import WEIGHTS
 from ..artifact import Artifact, ManifestError
 from ..errors import DeviceError, InferenceFailed, OutOfMemory
 from ..scheduling.cores import SERIAL, Concurrency
-from .calibration import Calibration, measure
 from .mapped_file import PACKED, detach_from, own_files
 from .session import Session, configure_inference_thread, onnxruntime_version, open_session
 
@@ -182,10 +181,6 @@ class ModelRunner:
         run = partial(self.run_sync, sequences, all_cores=not per_core)
         running = [self._threads.submit(run) for _ in range(self.concurrency.max_in_flight if per_core else 1)]
         return len([future.result() for future in running])
-
-    def measure(self, *, token_budget: int) -> Calibration:
-        """What `calibration.measure` returns."""
-        return measure(self, token_budget=token_budget)
 
     def _pack(self, sequences: Sequence[Tokens]) -> Batch:
         """Raises InferenceFailed if an index is outside its table: on a GPU that would be fatal for the process."""

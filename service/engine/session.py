@@ -195,23 +195,16 @@ def device_memory() -> tuple[int, int] | None:
 
     It is the first of the GPUs that CUDA_VISIBLE_DEVICES leaves. None if CUDA cannot say.
     """
-    try:
-        return runtime_memory(_load_provider())
-    except OSError:
-        return None
-
-
-def runtime_memory(provider: Any) -> tuple[int, int] | None:
-    """The numbers of `device_memory`, from the CUDA runtime that ONNX Runtime's `provider` library is linked with."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
-        fault = provider.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
-    except AttributeError:
+        fault = _load_provider().cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+    except (OSError, AttributeError):
         return None
     return None if fault else (total.value - free.value, total.value)
 
 
 def _load_provider() -> ctypes.CDLL:
+    """ONNX Runtime's library for CUDA, which is linked with the CUDA runtime. Raises OSError."""
     return ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
 
 

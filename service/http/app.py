@@ -179,15 +179,15 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
     async def ready() -> Response:
         reason = await model.ready()
         content: dict[str, Any] = {"status": reason or "ready"}
-        if model.degraded:
-            content["degraded"] = model.degraded
+        if degraded := model.artifact.degraded:
+            content["degraded"] = degraded
         if of_each := await model.readiness():
             content["models"] = {name: one or "ready" for name, one in of_each.items()}
         return json_response(content, 503 if reason else 200)
 
     @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
-        content = await model.info()
+        content = model.current.info()
         return json_response(content | native.info_keys(content) | {"models": list(model.group)})
 
     string = {"schema": {"type": "string"}}
@@ -195,7 +195,7 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
 
     @get("/metrics", response_class=Response, responses=text, summary="Metrics for Prometheus")
     async def metrics(request: Request) -> Response:
-        content, media_type = await model.render_metrics(request.headers.get("accept", ""))
+        content, media_type = await model.models.render_metrics(request.headers.get("accept", ""))
         return Response(content, media_type=media_type)
 
 

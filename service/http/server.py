@@ -153,7 +153,7 @@ class Server:
     async def _start(self, port: int) -> None:
         """Finds the models, loads them and lets them answer. Raises what `make` raises, and ManifestError."""
         models = await self._make(self.starting)
-        models.on_fatal = self.fail
+        models.device.on_fatal = self.fail
         try:
             start_thread()
             await models.open()

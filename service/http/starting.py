@@ -29,7 +29,7 @@ log = logging.getLogger("service")
 
 
 class Starting(logging.Handler):
-    """Stands in for the model of the routes, and admits no request; as a handler it reads the log of an export."""
+    """Stands in for a model, its engine and its service; admits no request. As a handler it reads an export's log."""
 
     draining, degraded = False, ""
     line = ""  # the last of the log, while a model is prepared
@@ -37,6 +37,7 @@ class Starting(logging.Handler):
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         super().__init__()
         self.settings, self.metrics = settings, metrics
+        self.models = self.current = self.artifact = self
 
     def emit(self, record: logging.LogRecord) -> None:
         self.line = record.getMessage()
@@ -67,7 +68,7 @@ class Starting(logging.Handler):
     async def readiness(self) -> dict[str, str]:
         return {}
 
-    async def info(self) -> NoReturn:
+    def info(self) -> NoReturn:
         """Raises Unavailable."""
         self.admit(0)
 

@@ -16,7 +16,7 @@ from ..model_cache import ModelError
 from ..settings import Settings, SettingsError, variables_with
 from .arguments import add_input, add_job_arguments, make_job, run_command
 from .engine import Engine
-from .job import TASKS, Job, run_job
+from .job import TASKS, run_job
 
 ABOUT = (
     "Writes the answers to all texts of a file, in its order, by a model in this process. The same command continues "
@@ -59,7 +59,10 @@ def _answer(asked: argparse.Namespace) -> int:
     except SettingsError as error:
         raise SettingsError(in_flags(str(error), named)) from None
     configure_logging(settings)  # an export shows its progress
-    return _run(job, settings)
+    from tqdm import tqdm
+
+    with Engine(settings) as engine, tqdm(unit=" rows", desc=job.task) as bar:
+        return run_job(job, engine, on_rows=bar.update)
 
 
 def _check_packages(asked: argparse.Namespace) -> None:
@@ -67,10 +70,3 @@ def _check_packages(asked: argparse.Namespace) -> None:
     parquet = ".parquet" in (asked.input.suffix.lower(), asked.output.suffix)
     if missing := [name for name in ("tqdm", *(["pyarrow"] if parquet else [])) if find_spec(name) is None]:
         raise SettingsError(f"this needs {', '.join(missing)}: install packbert with the extra service,client")
-
-
-def _run(job: Job, settings: Settings) -> int:
-    from tqdm import tqdm
-
-    with Engine(settings) as engine, tqdm(unit=" rows", desc=job.task) as bar:
-        return run_job(job, engine, on_rows=bar.update)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NotRequired, Self, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.device import ArtifactChoice, find_artifacts
+from ..engine.device import find_artifacts
 from ..errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
 from ..http.dialects import native, rerank, scores
 from ..http.validation import validate
@@ -162,8 +162,10 @@ class Engine(BulkEngine):
         self._models = models
 
     async def _load(self) -> Models:
-        choices = await asyncio.to_thread(_check_artifacts, self.settings, self._sources)
-        models = make_models(self.settings, choices, Metrics())
+        """Reads and checks the files, as a start of the service does, and loads the models."""
+        settings = [self.settings.of_model(name, source) for name, source in self._sources.items()]
+        artifacts = await asyncio.to_thread(find_artifacts, settings or self.settings.of_each_model({}))
+        models = make_models(self.settings, artifacts, Metrics())
         try:
             await models.open()
         except BaseException:
@@ -217,14 +219,14 @@ class Engine(BulkEngine):
         """Whether a call would be answered now, as /ready says it. May be asked from any thread."""
         if self._models is None:
             return HealthReport(ready=False, status=self._status)
-        reason = self._find(model).current.engine.readiness()
+        reason = self._find(model).current.readiness()
         return HealthReport(ready=not reason, status=reason or "ready")
 
     def load(self) -> LoadReport:
         """What a fleet scales on; zeros until the engine is open. May be asked from any thread."""
         if self._models is None:
             return LoadReport(waiting_tokens=0, tokens_per_second=0.0, busy=0.0)
-        batcher = self._find().current.engine.batcher
+        batcher = self._find().current.batcher
         return LoadReport(
             waiting_tokens=batcher.queue.expected,
             tokens_per_second=batcher.queue.tokens_per_second,
@@ -379,9 +381,3 @@ class Engine(BulkEngine):
     def _find(self, model: str | None = None) -> ServedModel:
         """Raises NotFound for a model that is not there, and Unavailable while the engine is not open."""
         return self.models.default if model is None else self.models.find(model)
-
-
-def _check_artifacts(settings: Settings, sources: Mapping[str, str]) -> list[ArtifactChoice]:
-    """Reads and checks the files, as a start of the service does."""
-    of_each = [settings.of_model(name, source) for name, source in sources.items()]
-    return find_artifacts(of_each or settings.of_each_model({}))

@@ -330,34 +330,28 @@ def _answer_parts(
     job: Job, engine: BulkEngine, finished: set[int], on_rows: Callable[[int], object]
 ) -> Iterator[tuple[int, list[Any]]]:
     """The first row and the answers of each part that is not finished yet."""
-    # of the parts that are being answered: the first row, the inputs, and the rows of those that are sent
-    waiting: list[tuple[int, list[Input | None], list[int]]] = []
-    empty: list[tuple[int, list[Any]]] = []  # parts without any text
+    parts: dict[int, list[Any]] = {}  # those that have been read, by their first rows; None: no answer yet, or none
+    asked: deque[int] = deque()  # the rows of the texts without an answer, in their order
 
     def chunks() -> Iterator[list[Input]]:
-        rows, start = read_inputs(job.source, job.column, job.pair_column, nulls=job.skip_errors), 0
-        while part := list(islice(rows, PART_ROWS)):
-            texts = [] if start in finished else [one for one in part if one is not None]
+        inputs = enumerate(read_inputs(job.source, job.column, job.pair_column, nulls=job.skip_errors))
+        while part := dict(islice(inputs, PART_ROWS)):
+            texts = {}
+            if (start := min(part)) not in finished:
+                parts[start] = [None] * len(part)
+                texts = {row: one for row, one in part.items() if one is not None}
+            asked.extend(texts)
             on_rows(len(part) - len(texts))
-            if texts:
-                waiting.append((start, part, [start + at for at, one in enumerate(part) if one is not None]))
-                yield from engine.chunk(texts)
-            elif start not in finished:
-                empty.append((start, part))
-            start += len(part)
+            yield from engine.chunk(texts.values())
 
-    answers: list[Any] = []
-    call = engine.one_call(job.task, **job.fields)
-    for found, sent in in_halves(call, chunks(), skip_errors=job.skip_errors):
-        first, part, rows = waiting[0]
-        answers += _resolve(job, found, sent, rows[len(answers) : len(answers) + len(sent)])
+    for found, sent in in_halves(engine.one_call(job.task, **job.fields), chunks(), skip_errors=job.skip_errors):
+        rows = [asked.popleft() for _ in sent]
+        for row, answer in zip(rows, _resolve(job, found, sent, rows), strict=True):
+            parts[row - row % PART_ROWS][row % PART_ROWS] = answer
         on_rows(len(sent))
-        if len(answers) == len(rows):
-            waiting.pop(0)
-            left = iter(answers)
-            yield first, [None if one is None else next(left) for one in part]
-            answers = []
-    yield from empty
+        for start in [start for start in parts if not asked or asked[0] >= start + PART_ROWS]:
+            yield start, parts.pop(start)
+    yield from parts.items()
 
 
 def _resolve(job: Job, found: Answers, sent: list[Input], rows: Sequence[int]) -> Sequence[Any]:

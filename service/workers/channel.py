@@ -6,7 +6,7 @@ A worker says every BEAT_SECONDS how many connections it has. Either side ends t
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ class WorkerSpec:
     """A worker's only command-line argument, as JSON."""
 
     name: str  # worker-0, worker-1, ...
-    address: tuple[str, int]  # of the service
+    address: list[Any]  # host and port of the service
     channel: int  # file descriptor of the socket for the lines
     connections: int  # file descriptor of the socket that the accepted connections come from
     counts: dict[str, tuple[int, int]]  # file descriptors of the numbers and labels that each worker counts
@@ -46,12 +46,13 @@ class Channel:
             self.tell(**message)
         return await asyncio.shield(self._awaited[kind])
 
-    def take_answer(self, kind: str, value: Any) -> bool:
-        """Whether the message is an answer that `ask` waits for."""
-        if kind not in self._awaited:
-            return False
-        self._awaited.pop(kind).set_result(value)
-        return True
+    def read(self, line: bytes) -> Iterator[tuple[str, Any]]:
+        """The kinds and values that the other side tells, but for the answers that `ask` waits for."""
+        for kind, value in json.loads(line).items():
+            if kind in self._awaited:
+                self._awaited.pop(kind).set_result(value)
+            else:
+                yield kind, value
 
     def end(self) -> None:
         """The other side has ended."""
@@ -62,13 +63,13 @@ class Channel:
 
 
 class HandedConnections(socket.socket):
-    """A worker's listening socket: accepts the connections that the supervisor has handed to this worker."""
+    """A worker's listening socket: accepts the connections that the supervisor has handed to the worker."""
 
-    def __init__(self, descriptor: int, address: tuple[str, int]) -> None:
+    def __init__(self, descriptor: int, address: list[Any]) -> None:
         super().__init__(fileno=descriptor)
         self._address = address
 
-    def getsockname(self) -> tuple[str, int]:
+    def getsockname(self) -> list[Any]:
         return self._address
 
     def listen(self, _: int = 0, /) -> None:
@@ -79,14 +80,9 @@ class HandedConnections(socket.socket):
         return take_connection(self), None
 
 
-def hand_connection(connection: socket.socket, to: socket.socket) -> None:
-    """Raises OSError if the worker has not taken the earlier connections."""
-    socket.send_fds(to, [b"c"], [connection.fileno()])
-
-
 def take_connection(handed: socket.socket) -> socket.socket:
     """Raises BlockingIOError if no connection waits, and OSError if no descriptor is free."""
-    _, descriptors, _, _ = socket.recv_fds(handed, 1, 1)
+    _, descriptors, _, _ = socket.recv_fds(handed, 1, 1, socket.MSG_DONTWAIT)
     if not descriptors:
         raise OSError("the connection could not be taken over")
     return socket.socket(fileno=descriptors[0])

@@ -18,7 +18,7 @@ from typing import Any
 from ..address import BACKLOG, begin_no_connection, notify
 from ..engine.cpu import available_cores
 from ..settings import Settings, variables_with
-from .channel import BEAT_SECONDS, WORKER, Channel, SwappedModels, WorkerSpec, hand_connection, take_connection
+from .channel import BEAT_SECONDS, WORKER, Channel, SwappedModels, WorkerSpec, take_connection
 
 STABLE_AFTER_SECONDS = 10.0  # a worker that ran so long is not in a crash loop
 FIRST_DELAY_SECONDS = 0.25
@@ -58,8 +58,8 @@ class Worker:
     channel: Channel = field(default_factory=Channel)  # to the process, while it runs
     connections: int = 0  # as it said last, and those handed to it since
     is_late: bool = False  # with saying so
-    is_ready: bool = False
-    is_leaving: bool = False  # it accepts no more
+    is_ready: bool = False  # answers the connections that it gets
+    is_leaving: bool = False  # accepts no more
 
     def __repr__(self) -> str:
         return f"{self.name} (process {self.process.pid})" if self.process else self.name
@@ -68,18 +68,9 @@ class Worker:
     def is_running(self) -> bool:
         return self.channel.send is not None
 
-    @property
-    def serves(self) -> bool:
-        """Whether it answers the connections that it gets."""
-        return self.is_ready and not self.is_leaving
-
     def signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
-
-    def on_end(self) -> None:
-        self.channel.end()
-        self.is_ready, self.is_late, self.connections = False, False, 0
 
 
 class Supervisor:
@@ -90,9 +81,6 @@ class Supervisor:
         self.settings, self.listeners, self._report = settings, listeners, report
         shares = share_cores(settings.workers)
         self.workers = [Worker(f"worker-{number}", socket.socketpair(), cores) for number, cores in enumerate(shares)]
-        for worker in self.workers:
-            for end in worker.ends:
-                end.setblocking(False)
         # unnamed files: they outlive a worker, and end with the service
         self.counts = {worker.name: (open_file(), open_file()) for worker in self.workers}
         self.models: SwappedModels = {}
@@ -113,7 +101,7 @@ class Supervisor:
         for listener in self.listeners:
             listener.listen(BACKLOG)
             listener.setblocking(False)
-            loop.add_reader(listener.fileno(), self._accept, listener)
+            self._accept_from(listener)
         running = [asyncio.create_task(self._keep_running(worker)) for worker in self.workers]
         await self._stopping.wait()
         seconds = self.settings.linger_seconds + self.settings.drain_seconds + STOP_GRACE_SECONDS
@@ -147,14 +135,14 @@ class Supervisor:
         while not self._stopping.is_set():
             started = time.monotonic()
             code = await self._run_once(worker)
-            worker.on_end()
+            worker.channel.end()
+            worker.is_ready, worker.is_late, worker.connections = False, False, 0
             self._hand_over(worker)
             self._check_leaving()
-            if self._stopping.is_set():
-                return
-            if not self._served:  # its error is that of the service
+            if not self._served and not self._stopping.is_set():  # its error is that of the service
                 self.code = code if code > 0 else 1
                 self._on_signal(signal.SIGTERM)
+            if self._stopping.is_set():
                 return
             delay = worker.backoff.next_delay(time.monotonic() - started)
             log.error("%r has ended with code %d: restarting in %.2f s", worker, code, delay)
@@ -166,7 +154,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         spec = WorkerSpec(
             name=worker.name,
-            address=self.listeners[0].getsockname()[:2],
+            address=[*self.listeners[0].getsockname()[:2]],
             channel=theirs.fileno(),
             connections=worker.ends[1].fileno(),
             counts=self.counts,
@@ -193,15 +181,14 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
         for each in self.workers:
             each.channel.tell(processes={one.name: one.process.pid for one in self.workers if one.process})
-        listening = asyncio.create_task(self._listen(worker, reader))
         try:
-            return await worker.process.wait()
+            await self._listen(worker, reader)
         finally:
-            listening.cancel()
             lines.close()
+        return await worker.process.wait()
 
     async def _listen(self, worker: Worker, reader: asyncio.StreamReader) -> None:
-        """Does what the process says; SIGKILL if it says nothing: its loop hangs, and handles no SIGTERM."""
+        """Does what the process says until it ends; SIGKILL if it says nothing: a loop that hangs takes no SIGTERM."""
         patience, missed = FIRST_BEAT_SECONDS, 0
         while missed * BEAT_SECONDS < patience:
             try:
@@ -216,14 +203,12 @@ class Supervisor:
                 return
             patience, missed = MISSED_BEATS * BEAT_SECONDS, 0
             worker.is_late = False
-            for kind, value in json.loads(line).items():
+            for kind, value in worker.channel.read(line):
                 self._on_message(worker, kind, value)
         log.error("%r has said nothing for %g s: sending SIGKILL", worker, patience)
         worker.signal(signal.SIGKILL)
 
     def _on_message(self, worker: Worker, kind: str, value: Any) -> None:
-        if worker.channel.take_answer(kind, value):
-            return
         if kind == "connections":
             worker.connections = value
         elif kind == "ready":
@@ -239,12 +224,12 @@ class Supervisor:
     def _on_ready(self, worker: Worker, about: str) -> None:
         """The first time that all workers serve, it is announced: `about` describes what they serve."""
         worker.is_ready = self._served = True
-        if self._announced:
-            worker.channel.tell(all_serve=True)
-        elif all(one.is_ready for one in self.workers):
+        if not self._announced and not all(one.is_ready for one in self.workers):
+            return
+        for one in self.workers:
+            one.channel.tell(all_serve=True)
+        if not self._announced:
             self._announced = True
-            for one in self.workers:
-                one.channel.tell(all_serve=True)
             log.info("serving %s, with %d workers", about, len(self.workers))
             if address := self.settings.notify_socket:
                 notify(address)
@@ -267,42 +252,44 @@ class Supervisor:
             await asyncio.wait_for(asyncio.gather(*[one.ask("counted", count=True) for one in others]), COUNT_SECONDS)
         worker.channel.tell(all_counted=True)
 
-    def _accept(self, listener: socket.socket) -> None:
-        """Hands on the connections that wait."""
+    def _accept_from(self, listener: socket.socket, held: socket.socket | None = None) -> None:
+        """Accepts its connections from now on; hands on `held` first."""
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+        if held is not None:
+            self._accept(listener, held)
+
+    def _accept(self, listener: socket.socket, held: socket.socket | None = None) -> None:
+        """Hands on the connections that wait; tries again in a moment if it can accept none, or no worker takes one."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                connection, _ = listener.accept()
+                held = held or listener.accept()[0]
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor is free, or no memory
                 log.error("no connection can be accepted: %s", error)
-                self._start(self._pause(listener))
-                return
-            if not self._hand(connection):
-                self._start(self._pause(listener, connection))
-                return
-            connection.close()
-
-    async def _pause(self, listener: socket.socket, connection: socket.socket | None = None) -> None:
-        """Accepts no more for a moment, and not until a worker takes `connection`."""
+                break
+            if not self._hand(held):
+                break
+            held.close()
+            held = None
+        else:
+            return
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener.fileno())
-        await asyncio.sleep(LOOK_AGAIN_SECONDS)
-        if connection is not None:
-            with connection:
-                while not self._hand(connection):  # noqa: ASYNC110 - a worker does not say when it has room
-                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
-        loop.add_reader(listener.fileno(), self._accept, listener)
+        loop.call_later(LOOK_AGAIN_SECONDS, self._accept_from, listener, held)
 
     def _hand(self, connection: socket.socket) -> bool:
         """Whether a worker takes it: of those that serve, else of those that load and answer 503; the late come last.
 
         Until all have served once it is the other way round: clients that come early would all stay with the first.
         """
-        running = [one for one in self.workers if one.is_running]
-        for worker in sorted(running, key=lambda one: (one.serves != self._announced, one.is_late, one.connections)):
-            with suppress(OSError):
-                hand_connection(connection, worker.ends[0])
+
+        def rank(one: Worker) -> tuple[bool, bool, int]:
+            return (one.is_ready and not one.is_leaving) != self._announced, one.is_late, one.connections
+
+        for worker in sorted((one for one in self.workers if one.is_running), key=rank):
+            with suppress(OSError):  # it has not taken the earlier ones
+                socket.send_fds(worker.ends[0], [b"c"], [connection.fileno()], socket.MSG_DONTWAIT)
                 worker.connections += 1
                 return True
         return False

@@ -43,7 +43,7 @@ class Membership(Alone):
         reader, self._writer = await asyncio.open_connection(sock=self._socket.dup())
         self.start(self._beat())
         while line := await reader.readline():
-            for kind, value in json.loads(line).items():
+            for kind, value in self.channel.read(line):
                 self._on_message(kind, value)
         os._exit(1)
 
@@ -53,7 +53,7 @@ class Membership(Alone):
 
     def join(self, models: Models) -> None:
         """They take turns with those of the other workers, and know what was swapped before."""
-        models.take_turn, models.awaits_others = self.swap, True
+        models.take_turn, models.awaited = self.swap, "loading"
         for name, (_, source) in self.models.items():
             models.group[name].source = source
 
@@ -64,8 +64,6 @@ class Membership(Alone):
             await asyncio.sleep(BEAT_SECONDS)
 
     def _on_message(self, kind: str, value: Any) -> None:
-        if self.channel.take_answer(kind, value):
-            return
         if kind == "count":
             self._server.metrics.update_queue()
             self.channel.tell(counted=True)
@@ -74,7 +72,7 @@ class Membership(Alone):
         elif kind == "follow":
             self.start(self._follow(value))
         elif kind == "all_serve" and (models := self._server.models) is not None:
-            models.awaits_others = False
+            models.awaited = ""
         elif kind == "reload" and (models := self._server.models) is not None:
             self.start(models.reload(swaps=value))
 
@@ -117,8 +115,7 @@ class Membership(Alone):
 
 def begin_worker(argument: str) -> tuple[Settings, Membership]:
     """`argument`: a WorkerSpec. The process ends with the supervisor."""
-    fields = json.loads(argument)
-    spec = WorkerSpec(**fields | {"address": tuple(fields["address"])})
+    spec = WorkerSpec(**json.loads(argument))
     end_with(os.getppid())
     if spec.cores:
         os.sched_setaffinity(0, spec.cores)

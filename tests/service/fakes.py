@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -99,7 +100,7 @@ One = TypeVar("One", bound=Opened)
 
 @asynccontextmanager
 async def opened(one: One) -> AsyncIterator[One]:
-    """An engine, a backend or the models of a service, until it is closed."""
+    """An engine or the models of a service, until it is closed."""
     await one.open()
     try:
         yield one
@@ -258,8 +259,9 @@ def adds_up(batcher: Batcher) -> bool:
 class OnlyModel:
     """Stands in for the models of a service and for the only one of them."""
 
-    draining, degraded, digest, shares, can_swap = False, "", "", (), False
+    draining, shares, can_swap = False, (), False
     tracing: Any = None
+    device: Any = SimpleNamespace(tracing=None)
 
     @property
     def models(self) -> Self:

@@ -10,7 +10,7 @@ import httpx
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
-from packbert.service.backend import Backend
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import create_app
@@ -69,12 +69,12 @@ def ask_engine(folder: Path, question: Callable[[Tasks], Any], **settings: Any) 
     given = {"token_budget": 256, "threads": 1} | settings
 
     async def story() -> Any:
-        backend = Backend(open_artifact(folder), Settings(model=str(folder), **given), Metrics())
-        await backend.open()
+        engine = ModelEngine(open_artifact(folder), Settings(model=str(folder), **given), Metrics())
+        await engine.open()
         try:
-            return await question(backend.tasks)
+            return await question(engine.tasks)
         finally:
-            await backend.close()
+            await engine.close()
 
     return asyncio.run(story())
 

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from packbert.service.artifact import Artifact, open_artifact
-from packbert.service.backend import Backend
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.errors import ServiceError
 from packbert.service.http.server import MAX_CONNECTIONS, Server, build
 from packbert.service.models import Models
@@ -20,30 +20,24 @@ from packbert.service.settings import Settings
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, settle
 
 
-class ModelessBackend(Backend):
+class ModelessEngine(ModelEngine):
     """Admits requests and loads nothing."""
 
     refusal: ServiceError | None = None  # of a full queue
-    leaving = False
 
     async def open(self) -> None:
-        self.queue = Batcher(run=FakeRunner().run, queue=make_queue())  # serves nothing
-        self._serve_tasks()
+        self.batcher = Batcher(run=FakeRunner().run, queue=make_queue())  # serves nothing
+        self.tasks = self._make_tasks()
 
     def check_admission(self, body_bytes: int) -> None:
         if self.refusal is not None:
             raise self.refusal
         super().check_admission(body_bytes)
 
-    def leave(self) -> None:
-        self.leaving = True
-
     async def close(self) -> None: ...
 
-    def cancel_pending(self) -> None: ...
-
-    async def ready(self) -> str:
-        return "draining" if self.leaving else ""
+    def readiness(self) -> str:
+        return "draining" if self.health.draining else ""
 
     def info(self) -> dict[str, Any]:
         return {}
@@ -51,7 +45,7 @@ class ModelessBackend(Backend):
 
 def modeless(artifact: Artifact, settings: Settings) -> Models:
     """The models of a service, of which none is loaded."""
-    return Models([ModelessBackend(artifact, settings, Metrics())])
+    return Models([ModelessEngine(artifact, settings, Metrics())])
 
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

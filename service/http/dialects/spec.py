@@ -118,10 +118,11 @@ class TaskSpec:
 
     async def answer(self, served: ServedModel, request: Body) -> TaskResult:
         """The answer of a model that has the head; its digest is in the result if the model can be swapped."""
-        backend, digest = served.current, served.digest
-        with backend.users:
-            result = await answer_request(backend.tasks, self.task, request)
-        result.model = digest
+        engine = served.current
+        with engine.users:
+            result = await answer_request(engine.tasks, self.task, request)
+        if served.models.can_swap:
+            result.model = engine.artifact.digest
         return result
 
     def read(self, headers: Mapping[bytes, bytes], body: bytes, settings: Settings) -> Body:

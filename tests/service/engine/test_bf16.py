@@ -14,6 +14,7 @@ from packbert.model_export.artifact.batch import LAST, Tokens, pack
 from packbert.model_export.artifact.manifest import BF16_ROWS, HEADS, LAYERS, ManifestError
 from packbert.model_export.artifact.openvino import STATES, OpenVinoEncoder, to_bf16
 from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.calibration import measure
 from packbert.service.engine.device import select_artifact
 from packbert.service.engine.engine import concurrency_for
 from packbert.service.engine.info import engine_info
@@ -68,7 +69,7 @@ def test_the_export_records_that_company_changes_nothing(artifact: Artifact) -> 
 
 
 def test_a_self_test_at_start_finds_the_same(runner: ModelRunner) -> None:
-    found = runner.measure(token_budget=128)
+    found = measure(runner, token_budget=128)
     assert found.batch_invariant
     assert found.smallest_cosine > 0.999
 
@@ -141,7 +142,7 @@ def test_without_the_processor_or_the_package_it_is_refused(
 
 def test_with_both_it_is_selected(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_flags", lambda: HAS_BF16)
-    chosen = select_artifact(artifact.folder.parent, "auto").artifact
+    chosen = select_artifact(artifact.folder.parent, "auto")
     assert chosen.manifest.precision == "bf16"
     assert concurrency_for(chosen, 2) == Concurrency(2, per_core=True)  # small
     sizes = {**chosen.manifest.sizes, "parameters": 110_000_000}

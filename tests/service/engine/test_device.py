@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -14,12 +15,12 @@ import pytest
 from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
 from packbert.service.artifact import ManifestError, open_artifact, read_artifact
-from packbert.service.backend import Backend
-from packbert.service.engine import device
+from packbert.service.engine import device, session
 from packbert.service.engine.calibration import golden_tokens, self_test
-from packbert.service.engine.device import ArtifactChoice, export_device, find_artifact, select_artifact
+from packbert.service.engine.device import export_device, find_artifact, select_artifact
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
-from packbert.service.engine.session import CpuSession, CudaSession, runtime_fault, runtime_memory
+from packbert.service.engine.session import CpuSession, CudaSession, runtime_fault
 from packbert.service.engine.trial import try_graph
 from packbert.service.errors import DeviceError
 from packbert.service.http.app import create_app
@@ -66,7 +67,7 @@ def test_an_artifact_is_neither_exported_nor_copied_to_a_cache(bert_artifact: Pa
     def refuse(*_: object) -> NoReturn:
         raise AssertionError
 
-    found = find_artifact(Settings(model=str(bert_artifact)), refuse).artifact
+    found = find_artifact(Settings(model=str(bert_artifact)), refuse)
     assert found.folder.parent == bert_artifact
     with pytest.raises(ManifestError, match="holds no artifact for cuda, only one for cpu: make one with `packbert ex"):
         find_artifact(Settings(model=str(bert_artifact), device="cuda"), refuse)
@@ -104,14 +105,18 @@ def test_a_driver_too_old_for_the_cuda_runtime_is_reported() -> None:
     assert runtime_fault(cuda_runtime(0, 1)) == ""
 
 
-def test_the_memory_of_a_gpu_is_what_is_not_free() -> None:
+def test_the_memory_of_a_gpu_is_what_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     def count(free: Any, total: Any) -> int:
         free._obj.value, total._obj.value = 3 * 2**30, 80 * 2**30
         return 0
 
-    assert runtime_memory(SimpleNamespace(cudaMemGetInfo=count)) == (77 * 2**30, 80 * 2**30)
-    assert runtime_memory(SimpleNamespace(cudaMemGetInfo=lambda *_: 2)) is None
-    assert runtime_memory(SimpleNamespace()) is None
+    def memory(**functions: Any) -> tuple[int, int] | None:
+        monkeypatch.setattr(session, "_load_provider", lambda: SimpleNamespace(**functions))
+        return session.device_memory()
+
+    assert memory(cudaMemGetInfo=count) == (77 * 2**30, 80 * 2**30)
+    assert memory(cudaMemGetInfo=lambda *_: 2) is None
+    assert memory() is None
 
 
 class InvalidOption:
@@ -240,8 +245,8 @@ def test_a_trial_passes_a_right_graph_and_names_a_fault(folder: Path, tmp_path: 
 @pytest.mark.usefixtures("gpu")
 def test_a_graph_that_passes_its_trial_is_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "TRIAL", "import sys; print(sys.argv[1]); print()")
-    choice = select_artifact(folder, "auto")
-    assert (choice.artifact.folder, choice.degraded) == (folder / "cuda", "")
+    found = select_artifact(folder, "auto")
+    assert (found.folder, found.degraded) == (folder / "cuda", "")
 
 
 @pytest.mark.usefixtures("gpu")
@@ -254,8 +259,8 @@ def test_without_a_working_graph_the_cpu_serves_or_the_start_ends(
             select_artifact(folder, asked)
     (tmp_path / "cuda").symlink_to(folder / "cuda")
     (tmp_path / "cpu").symlink_to(bert_artifact / "cpu")
-    choice = select_artifact(tmp_path, "auto")
-    assert (choice.artifact.manifest.device, choice.degraded) == ("cpu", "no kernel")
+    found = select_artifact(tmp_path, "auto")
+    assert (found.manifest.device, found.degraded) == ("cpu", "no kernel")
 
 
 @pytest.mark.usefixtures("gpu")
@@ -281,8 +286,8 @@ def test_a_trial_that_crashes_or_hangs_counts_as_failed(
 async def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
     settings = Settings(model=str(folder), token_budget=64, threads=1)
     async with (
-        opened(Backend(read_artifact(folder, "cuda"), settings, Metrics())) as backend,
-        client_of(create_app(Models([backend]))) as client,
+        opened(ModelEngine(read_artifact(folder, "cuda"), settings, Metrics())) as engine,
+        client_of(create_app(Models([engine]))) as client,
     ):
         info = (await client.get("/info")).json()
         assert (info["device"], info["execution_provider"]) == ("cuda", "CUDA")
@@ -297,14 +302,14 @@ async def test_a_cpu_instead_of_the_gpu_is_told_as_degraded(
     cpu = open_artifact(bert_artifact)
     with caplog.at_level(logging.WARNING, "service"):
         for reason in ("", "no kernel"):
-            found = ArtifactChoice(cpu, reason)
+            found = replace(cpu, degraded=reason)
             monkeypatch.setattr(device, "find_artifact", lambda *_, found=found: found)
             device.find_artifacts([Settings(model=str(bert_artifact))])
     assert caplog.messages == ["DEGRADED: serving on the CPU, because the GPU cannot be used: no kernel"]
     settings = Settings(model=str(bert_artifact), token_budget=64, threads=1)
     async with (
-        opened(Backend(cpu, settings, Metrics(), degraded="no kernel")) as backend,
-        client_of(create_app(Models([backend]))) as client,
+        opened(ModelEngine(replace(cpu, degraded="no kernel"), settings, Metrics())) as engine,
+        client_of(create_app(Models([engine]))) as client,
     ):
         assert (await client.get("/ready")).json() == {"status": "ready", "degraded": "no kernel"}
         info = (await client.get("/info")).json()

@@ -13,7 +13,6 @@ import pytest
 
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import Artifact, open_artifact
-from packbert.service.backend import Backend
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.errors import InferenceFailed, Overloaded, Unavailable
@@ -42,8 +41,9 @@ def engine(artifact: Artifact, *, self_check_seconds: float = 0.02, **more: str)
     return ModelEngine(artifact, settings_for(artifact, **more), Metrics(), self_check_seconds=self_check_seconds)
 
 
-def backend(artifact: Artifact, **more: str) -> Backend:
-    return Backend(artifact, settings_for(artifact, **more), Metrics())
+def idle_engine(artifact: Artifact, **more: str) -> ModelEngine:
+    """Its canary does not run again while a test lasts."""
+    return engine(artifact, self_check_seconds=1000, **more)
 
 
 async def broken(_: Sequence[Tokens], **__: object) -> None:
@@ -51,15 +51,15 @@ async def broken(_: Sequence[Tokens], **__: object) -> None:
 
 
 @on_loop
-async def test_a_backend_admits_requests_until_it_drains(bert_artifact: Path) -> None:
-    one = backend(open_artifact(bert_artifact))
-    assert await one.ready() == "loading"
+async def test_an_engine_admits_requests_until_it_drains(bert_artifact: Path) -> None:
+    one = idle_engine(open_artifact(bert_artifact))
+    assert one.readiness() == "loading"
     await one.open()
-    assert await one.ready() == ""
+    assert one.readiness() == ""
     one.check_admission(1)
     assert one.tasks.manifest == one.artifact.manifest
-    one.leave()
-    assert await one.ready() == "draining"
+    one.health.draining = True
+    assert one.readiness() == "draining"
     await one.close()
     with pytest.raises(Unavailable, match="shutting down"):
         one.check_admission(1)
@@ -77,14 +77,14 @@ async def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continu
 
 
 @on_loop
-async def test_a_backend_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) -> None:
-    async with opened(backend(open_artifact(bert_artifact))) as one:
-        one.engine._canary.vector = one.engine._canary.vector + 1
-        await one.engine._canary.check()
-        assert "the canary's vector is wrong" in await one.ready()
+async def test_an_engine_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) -> None:
+    async with opened(idle_engine(open_artifact(bert_artifact))) as one:
+        one._canary.vector = one._canary.vector + 1
+        await one._canary.check()
+        assert "the canary's vector is wrong" in one.readiness()
         with pytest.raises(Unavailable, match="wrong answers"):
-            await submit(one.engine.batcher, [sequence(5)], timeout_seconds=PATIENCE)
-        assert one.engine.batcher.counts.refused == 1
+            await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
+        assert one.batcher.counts.refused == 1
 
 
 @on_loop
@@ -126,7 +126,7 @@ async def test_the_queue_holds_a_batch_and_each_core_is_watched(bert_artifact: P
 async def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_artifact: Path) -> None:
     one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
     await one.open()
-    one.on_fatal = ended.set
+    one.device.on_fatal = ended.set
     one.batcher.run = broken  # type: ignore[assignment]
     with pytest.raises(InferenceFailed):
         await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
@@ -143,7 +143,7 @@ async def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_a
 async def test_an_error_in_the_dispatch_loop_leaves_no_request_waiting(bert_artifact: Path) -> None:
     one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
     await one.open()
-    one.on_fatal = ended.set
+    one.device.on_fatal = ended.set
     one.batcher.report = lambda report: report.no_such_fact  # type: ignore[attr-defined]
     callers = [asyncio.create_task(submit(one.batcher, [sequence(5, 40)], timeout_seconds=PATIENCE)) for _ in range(5)]
     ends = await asyncio.gather(*callers, return_exceptions=True)
@@ -161,7 +161,7 @@ async def test_a_hanging_run_makes_the_engine_not_ready_and_fails_requests(bert_
         asyncio.Event(),
     )
     await one.open()
-    one.on_fatal = ended.set
+    one.device.on_fatal = ended.set
     one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
     with pytest.raises(Unavailable, match="stuck"):
         await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
@@ -173,13 +173,12 @@ async def test_a_hanging_run_makes_the_engine_not_ready_and_fails_requests(bert_
 
 def test_a_refusal_before_the_body_is_cheap_and_counted(bert_artifact: Path) -> None:
     async def story() -> float:
-        one = backend(open_artifact(bert_artifact), BERT_MAX_WAITING_TOKENS="128")
+        one = idle_engine(open_artifact(bert_artifact), BERT_MAX_WAITING_TOKENS="128")
         await one.open()
         never = asyncio.Event()
-        one.engine.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
+        one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
         waiting = [
-            asyncio.create_task(submit(one.engine.batcher, [sequence(5, 64)], timeout_seconds=PATIENCE))
-            for _ in range(2)
+            asyncio.create_task(submit(one.batcher, [sequence(5, 64)], timeout_seconds=PATIENCE)) for _ in range(2)
         ]
         await asyncio.sleep(0)
         began = time.thread_time()  # another process may take the core meanwhile
@@ -187,9 +186,9 @@ def test_a_refusal_before_the_body_is_cheap_and_counted(bert_artifact: Path) -> 
             with pytest.raises(Overloaded):
                 one.check_admission(1)
         took = time.thread_time() - began
-        assert one.engine.batcher.counts.refused == 100
-        assert adds_up(one.engine.batcher)
-        one.engine.batcher.fail_all("end")
+        assert one.batcher.counts.refused == 100
+        assert adds_up(one.batcher)
+        one.batcher.fail_all("end")
         await asyncio.gather(*waiting, return_exceptions=True)
         never.set()
         await one.close()
@@ -199,26 +198,26 @@ def test_a_refusal_before_the_body_is_cheap_and_counted(bert_artifact: Path) -> 
 
 
 MIB = 2**20
-Pair = Callable[..., AbstractAsyncContextManager[list[Backend]]]
+Pair = Callable[..., AbstractAsyncContextManager[list[ModelEngine]]]
 
 
 @pytest.fixture
 def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
-    """Opens the backends of two models on one device; `rates`: the tokens a second that were measured of them."""
+    """Opens the engines of two models on one device; `rates`: the tokens a second that were measured of them."""
 
     @asynccontextmanager
-    async def both(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[Backend]]:
+    async def both(*rates: float, memory: int = 0, **more: str) -> AsyncIterator[list[ModelEngine]]:
         first, second = open_artifact(bert_artifact), open_artifact(exported("sample").root)
-        one = backend(first, **more)
-        other = Backend(second, settings_for(second, **more), Metrics(), beside=one)
+        one = idle_engine(first, **more)
+        other = ModelEngine(second, settings_for(second, **more), Metrics(), device=one.device)
         for each, rate in zip((one, other), rates, strict=False):
             known = Calibration(
                 token_budget=64, tokens_per_second=rate, batch_invariant=True, smallest_cosine=1.0, canary_error=0.0
             )
             sizes = each.artifact.manifest.sizes
-            one.engine.device.calibrations[*sorted(sizes.items()), each.artifact.manifest.precision] = known
+            one.device.calibrations[*sorted(sizes.items()), each.artifact.manifest.precision] = known
         for each in (one, other):
-            each.engine.memory_bytes = memory
+            each.memory_bytes = memory
             await each.open()
         yield [one, other]
         for each in (other, one):
@@ -227,7 +226,7 @@ def two(bert_artifact: Path, exported: Callable[..., Exported]) -> Pair:
     return both
 
 
-async def embed_all(one: Backend, texts: Sequence[str]) -> int:
+async def embed_all(one: ModelEngine, texts: Sequence[str]) -> int:
     DEADLINE.set(Deadline(PATIENCE, 10 * PATIENCE))
     result = await answer_request(one.tasks, embed, EmbedRequest(inputs=[*texts]))
     return len(result.value)
@@ -237,16 +236,16 @@ async def embed_all(one: Backend, texts: Sequence[str]) -> int:
 async def test_a_thousand_sentences_to_a_slow_model_are_admitted(two: Pair) -> None:
     """The queue counts tokens of the default: 25 of them for each of the sentences' tokens, 400,000 in all."""
     async with two(500_000.0, 20_000.0) as (default, slow):
-        assert slow.engine.batcher.model.scale == pytest.approx(25.0)
+        assert slow.batcher.model.scale == pytest.approx(25.0)
         sentences = ["the cat sat on the mat and it was warm there for a while"] * 1000
         assert await embed_all(slow, sentences) == await embed_all(default, sentences) == 1000
-        assert [one.engine.batcher.counts.answered for one in (default, slow)] == [1, 1]
+        assert [one.batcher.counts.answered for one in (default, slow)] == [1, 1]
 
 
 @on_loop
 async def test_a_model_answers_while_another_one_is_loaded(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two(memory=400 * MIB, BERT_MEMORY_LIMIT="500MiB") as (cold, hot):
-        loading, may_load, load = threading.Event(), threading.Event(), cold.engine._load
+        loading, may_load, load = threading.Event(), threading.Event(), cold._load
 
         def wait_and_load(_: ModelEngine, *how: Any) -> None:
             loading.set()
@@ -254,7 +253,7 @@ async def test_a_model_answers_while_another_one_is_loaded(two: Pair, monkeypatc
             load(*how)
 
         monkeypatch.setattr(ModelEngine, "_load", wait_and_load)
-        hot.engine.device.memory_limit = 1000 * MIB
+        hot.device.memory_limit = 1000 * MIB
         waits = asyncio.create_task(embed_all(cold, ["the cat"]))
         await asyncio.to_thread(loading.wait, PATIENCE)
         for _ in range(3):

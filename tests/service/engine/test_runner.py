@@ -17,7 +17,7 @@ from benchmarks.harness.poison import poison_word
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine import calibration
-from packbert.service.engine.calibration import BUDGETS, best_seconds, self_test, smallest_batch_near_peak
+from packbert.service.engine.calibration import BUDGETS, best_seconds, measure, self_test, smallest_batch_near_peak
 from packbert.service.engine.engine import MAX_COPIED_BYTES, concurrency_for
 from packbert.service.engine.runner import ModelRunner, is_out_of_memory
 from packbert.service.engine.session import Arrays, Session
@@ -147,7 +147,7 @@ def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: Mod
 
     noisy = Noisy(dataclasses.replace(runner.artifact, manifest=manifest), threads=1)
     noisy.open()
-    measured = noisy.measure(token_budget=128)
+    measured = measure(noisy, token_budget=128)
     noisy.close()
     assert measured.canary_error == pytest.approx(0.01, abs=1e-4)
     assert not measured.batch_invariant
@@ -237,7 +237,7 @@ def test_the_smallest_budget_within_five_percent_of_the_best_is_taken() -> None:
 
 
 def test_measuring_finds_a_token_budget(runner: ModelRunner) -> None:
-    measured = runner.measure(token_budget=0)
+    measured = measure(runner, token_budget=0)
     assert measured.token_budget in BUDGETS
     assert measured.tokens_per_second > 0
     assert measured.batch_invariant
@@ -256,12 +256,12 @@ def test_a_core_of_its_own_gets_small_batches_unless_they_are_short(
             return {one: 2 * one / milliseconds * 1000 for one in budgets}  # of both cores
 
         monkeypatch.setattr(calibration, "_rates", rates)
-        assert runner.measure(token_budget=0).token_budget == budget
+        assert measure(runner, token_budget=0).token_budget == budget
         assert tried == [128]
 
 
 def test_a_configured_token_budget_is_used(runner: ModelRunner) -> None:
-    assert runner.measure(token_budget=77).token_budget == 77
+    assert measure(runner, token_budget=77).token_budget == 77
 
 
 def test_a_budget_beyond_those_tried_is_measured_with_the_largest_of_them(bert_artifact: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_budget_beyond_those_tried_is_measured_with_the_largest_of_them(bert_a
 
     recording = Recording(open_artifact(bert_artifact), threads=2)
     recording.open()
-    assert recording.measure(token_budget=2**20).token_budget == 2**20
+    assert measure(recording, token_budget=2**20).token_budget == 2**20
     assert set(measured) == {BUDGETS[-1]}
     recording.close()
 
@@ -299,7 +299,7 @@ def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency
 
     steady = Steady(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
     steady.open()
-    measured = steady.measure(token_budget=64).tokens_per_second
+    measured = measure(steady, token_budget=64).tokens_per_second
     assert max(rates) / 1.9 < measured <= max(rates)
     steady.close()
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from packbert.service.artifact import open_artifact
-from packbert.service.backend import Backend
 from packbert.service.engine.device import find_artifact
 from packbert.service.engine.engine import Device, ModelEngine
 from packbert.service.errors import Invalid, Unavailable
@@ -42,8 +41,8 @@ def served(folders: Mapping[str, Path], **more: str) -> Models:
     stated = f"one={folders[OLD]} two={folders[OLD]}"
     given = {"BERT_MODELS": stated, "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
     settings = Settings.from_environment(given | more)
-    choices = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
-    return make_models(settings, choices, Metrics())
+    artifacts = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
+    return make_models(settings, artifacts, Metrics())
 
 
 def device_of(models: Models) -> Device:
@@ -58,7 +57,7 @@ async def embed(model: ServedModel) -> Any:
 
 
 def engine_of(model: ServedModel) -> ModelEngine:
-    return model.current.engine
+    return model.current
 
 
 async def put_out(engine: ModelEngine) -> None:
@@ -208,9 +207,9 @@ async def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Ma
     await models.close()
 
 
-def backends_in_memory(besides: frozenset[Backend] = frozenset()) -> frozenset[Backend]:
+def engines_in_memory(besides: frozenset[ModelEngine] = frozenset()) -> frozenset[ModelEngine]:
     gc.collect()
-    return frozenset(one for one in gc.get_objects() if type(one) is Backend) - besides
+    return frozenset(one for one in gc.get_objects() if type(one) is ModelEngine) - besides
 
 
 async def refusal(model: ServedModel, source: Path) -> str:
@@ -227,13 +226,13 @@ async def test_neither_the_first_model_nor_one_that_is_refused_stays_in_memory(
     folders: Mapping[str, Path], tmp_path: Path
 ) -> None:
     (one, other), wrong = variants(folders[OLD], tmp_path)
-    of_other_tests = backends_in_memory()
+    of_other_tests = engines_in_memory()
     async with opened(served(folders)) as models:
         for source in (one, other):
             assert await models.default.swap(str(source))
             assert "the self-test failed" in await refusal(models.default, wrong)
             # a thread that has just answered may still hold its work
-            await until(lambda: len(backends_in_memory(of_other_tests)) == len(models.group))
+            await until(lambda: len(engines_in_memory(of_other_tests)) == len(models.group))
 
 
 @on_loop

@@ -272,7 +272,9 @@ def test_the_routes_of_several_models_and_their_swap_refuse_the_worst_bodies(ser
     for name in ("bert", "other"):
         artifact = one.artifact.served_as(name)
         backends.append(InProcessModel(artifact, settings, replace(one.tasks, manifest=artifact.manifest)))
-    several: Any = Service(Models(backends, lambda *_: pytest.fail("a swap began")))  # type: ignore[arg-type]
+    models = Models(backends)
+    models.take_turn = lambda *_: pytest.fail("a swap began")
+    several: Any = Service(models)  # type: ignore[arg-type]
     paths = {"/embed": b"inputs", "/models/other/embed": b"inputs", "/admin/models": b"model"}
     for path, field_name in (paths | {"/v2/models/other/infer": b"inputs"}).items():
         for size in (INLINE_BYTES - 400, 2**19):

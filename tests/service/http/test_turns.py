@@ -20,7 +20,7 @@ import pytest
 
 from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.artifact import open_artifact
-from packbert.service.backend import Backend
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.http.app import create_app
 from packbert.service.http.body import start_thread
 from packbert.service.http.server import COLLECT_AFTER
@@ -132,11 +132,11 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
         return f"{path} {body[:80]!r}: {status}, {measured}, {bytes(answer[:100])!r}"
 
     async def story() -> None:
-        backend = Backend(open_artifact(folder), settings, Metrics())
-        app = create_app(Models([backend]))
+        engine = ModelEngine(open_artifact(folder), settings, Metrics())
+        app = create_app(Models([engine]))
         start_thread()
-        await backend.open()
-        if (moving := backend.engine._moving) is not None:  # it changes the memory that is measured
+        await engine.open()
+        if (moving := engine._moving) is not None:  # it changes the memory that is measured
             await asyncio.to_thread(moving.join)
         for path, content in CASES[name]:
             body = json.dumps(content).encode()
@@ -145,7 +145,7 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
                     break
             else:
                 faults.append(fault)
-        await backend.close()
+        await engine.close()
 
     thresholds = gc.get_threshold()
     gc.collect()

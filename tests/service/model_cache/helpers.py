@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from packbert.service.model_cache import find_source
-from packbert.service.prepare import Wanted
+from packbert.service.model_cache import Recipe, Source, find_source
+from packbert.service.prepare import make_recipe
 from tests.paths import GOLDEN
 
 PREPARE = """
 import logging, sys
 from pathlib import Path
 from packbert.service.model_cache import Cache, find_source
-from packbert.service.prepare import Wanted, prepare_artifact
+from packbert.service.prepare import make_recipe, prepare_artifact
 logging.basicConfig(level="INFO", format="%(message)s")
-wanted = Wanted(source=find_source(sys.argv[1]), device="cpu", precision="fp32")
-print(prepare_artifact(wanted, Cache(Path(sys.argv[2]))))
+source = find_source(sys.argv[1])
+print(prepare_artifact(source, make_recipe(source, "cpu", "fp32"), Cache(Path(sys.argv[2]))))
 """
 LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
 
@@ -57,8 +57,9 @@ def sigterm_in(field: str, process: int) -> bool:
     return bool(int(status.partition(f"{field}:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1))
 
 
-def wanted(model: Path | str, *, precision: str = "fp32") -> Wanted:
-    return Wanted(source=find_source(str(model)), device="cpu", precision=precision)
+def wanted(model: Path | str, *, precision: str = "fp32") -> tuple[Source, Recipe]:
+    source = find_source(str(model))
+    return source, make_recipe(source, "cpu", precision)
 
 
 def start_preparing(model: Path, cache: Path) -> subprocess.Popen[str]:

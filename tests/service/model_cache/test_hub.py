@@ -54,10 +54,10 @@ def test_one_command_serves_a_hub_id(hub: FakeHub, folder: Path) -> None:
 def test_the_next_start_needs_no_hub(hub: FakeHub, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     model = wanted(f"{REPOSITORY}@main")
-    artifact = prepare_artifact(model, Cache(folder / "cache"))  # the same files as v1: no export
+    artifact = prepare_artifact(*model, Cache(folder / "cache"))  # the same files as v1: no export
     assert [one.name for one in (folder / "cache" / "artifacts").iterdir()] == [artifact.name]
     hub.requests.clear()
-    assert prepare_artifact(model, Cache(folder / "cache")) == artifact
+    assert prepare_artifact(*model, Cache(folder / "cache")) == artifact
     assert hub.requests == []
     assert caplog.messages[-1] == f"{REPOSITORY}@main ({COMMIT}): exported before, in {artifact}"
 
@@ -67,16 +67,16 @@ def test_a_newer_commit_is_taken_when_named_or_after_sources_are_forgotten(
     hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Cache(folder / "cache")
-    before = prepare_artifact(wanted(REPOSITORY), cache)
+    before = prepare_artifact(*wanted(REPOSITORY), cache)
     monkeypatch.setattr(hub, "commit", "b" * 40)
     monkeypatch.setitem(hub.files, "README.md", b"# MacBERT\n")
-    assert prepare_artifact(wanted(REPOSITORY), cache) == before
-    newer = prepare_artifact(wanted(f"{REPOSITORY}@{'b' * 40}"), cache)
+    assert prepare_artifact(*wanted(REPOSITORY), cache) == before
+    newer = prepare_artifact(*wanted(f"{REPOSITORY}@{'b' * 40}"), cache)
     assert newer != before
     assert Manifest.read(newer / "cpu").name == REPOSITORY
-    assert prepare_artifact(wanted(REPOSITORY), cache) == before
+    assert prepare_artifact(*wanted(REPOSITORY), cache) == before
     shutil.rmtree(cache.folder / "sources")
-    assert prepare_artifact(wanted(REPOSITORY), cache) == newer
+    assert prepare_artifact(*wanted(REPOSITORY), cache) == newer
 
 
 @pytest.mark.usefixtures("variables")
@@ -85,8 +85,8 @@ def test_offline_it_says_what_is_missing(folder: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     missing = f"^{REPOSITORY} is not a local folder and could not be downloaded: it is not, or not completely, in "
     with pytest.raises(ModelError, match=missing + ".*, and HF_HUB_OFFLINE is set: unset it, or run `packbert down"):
-        prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache"))
-    assert prepare_artifact(wanted(REPOSITORY), Cache(folder / "cache")).is_dir()
+        prepare_artifact(*wanted(REPOSITORY), Cache(tmp_path / "cache"))
+    assert prepare_artifact(*wanted(REPOSITORY), Cache(folder / "cache")).is_dir()
     assert not (tmp_path / "cache" / "artifacts").exists()
 
 
@@ -133,7 +133,7 @@ def test_a_broken_download_leaves_nothing_and_the_next_one_continues(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setattr(hub, "cut", "model.safetensors")
     with pytest.raises(ModelError, match="could not be downloaded"):
-        prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache"))
+        prepare_artifact(*wanted(REPOSITORY), Cache(tmp_path / "cache"))
     assert not (tmp_path / "cache").exists()
     monkeypatch.setattr(hub, "cut", "")
-    assert prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache")).is_dir()
+    assert prepare_artifact(*wanted(REPOSITORY), Cache(tmp_path / "cache")).is_dir()

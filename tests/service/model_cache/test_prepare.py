@@ -26,7 +26,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A checkpoint, a cache, and the artifact that was made of the one in the other."""
     root = tmp_path_factory.mktemp("filled")
     checkpoint = copy_checkpoint(root / "my-bert")
-    return checkpoint, root / "cache", prepare_artifact(wanted(checkpoint), Cache(root / "cache"))
+    return checkpoint, root / "cache", prepare_artifact(*wanted(checkpoint), Cache(root / "cache"))
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def test_the_artifact_has_the_folders_name(filled: tuple[Path, Path, Path]) -> N
 @pytest.mark.usefixtures("without_exporter")
 def test_the_next_start_believes_the_digest_while_the_files_are_unchanged(copied: tuple[Path, Path, Path]) -> None:
     checkpoint, cache, artifact = copied
-    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+    assert prepare_artifact(*wanted(checkpoint), Cache(cache)) == artifact
     known = Cache(cache).recall(str(checkpoint))
     Cache(cache).remember(str(checkpoint), digest="another", files=known["files"])
     other = Recipe(digest="another", name="my-bert", device="cpu", precision="fp32", fast_int8=False, bf16_on="")
     artifact.rename(Cache(cache).artifact(other))
-    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == Cache(cache).artifact(other)  # no file was read
+    assert prepare_artifact(*wanted(checkpoint), Cache(cache)) == Cache(cache).artifact(other)  # no file was read
 
 
 @pytest.mark.usefixtures("without_exporter")
@@ -81,16 +81,16 @@ def test_what_is_no_file_of_a_checkpoint_is_refused_before_reading(
     fault = "has 3221225472 bytes; at most 67108864 are allowed" if kind == "3 GB" else "is not a regular file"
     if kind != "3 GB" or name != "model.safetensors":
         with pytest.raises(ModelError, match=f"{name} cannot be read: it {fault}"):
-            prepare_artifact(wanted(checkpoint), Cache(cache))
+            prepare_artifact(*wanted(checkpoint), Cache(cache))
 
 
 @pytest.mark.usefixtures("without_exporter")
 def test_a_copy_with_other_times_is_the_same_checkpoint(copied: tuple[Path, Path, Path]) -> None:
     checkpoint, cache, artifact = copied
     os.utime(checkpoint / "config.json")
-    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+    assert prepare_artifact(*wanted(checkpoint), Cache(cache)) == artifact
     (checkpoint / "optimizer.pt").write_text("the exporter does not read it", "utf-8")
-    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+    assert prepare_artifact(*wanted(checkpoint), Cache(cache)) == artifact
 
 
 @pytest.mark.usefixtures("without_exporter")
@@ -106,7 +106,7 @@ def test_what_went_in_is_part_of_the_key(what: str, copied: tuple[Path, Path, Pa
     if what == "name":
         checkpoint = checkpoint.rename(checkpoint.with_name("her-bert"))
     with pytest.raises(ModelError, match="/nowhere"):  # it wants to export
-        prepare_artifact(wanted(checkpoint, precision="int8" if what == "precision" else "fp32"), Cache(cache))
+        prepare_artifact(*wanted(checkpoint, precision="int8" if what == "precision" else "fp32"), Cache(cache))
 
 
 @pytest.mark.usefixtures("without_exporter")
@@ -125,13 +125,13 @@ def test_a_cache_that_cannot_be_written_is_read(copied: tuple[Path, Path, Path])
     for folder in ("sources", "locks"):
         shutil.rmtree(cache / folder)
         (cache / folder).write_text("no folder", "utf-8")
-    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+    assert prepare_artifact(*wanted(checkpoint), Cache(cache)) == artifact
 
 
 def test_without_an_artifact_such_a_cache_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("no folder", "utf-8")
     with pytest.raises(ModelError, match=r"cache cannot be written: .*; set BERT_CACHE to a folder that is writable"):
-        prepare_artifact(wanted(copy_checkpoint(tmp_path / "bert")), Cache(tmp_path / "cache"))
+        prepare_artifact(*wanted(copy_checkpoint(tmp_path / "bert")), Cache(tmp_path / "cache"))
 
 
 def test_an_artifact_is_served_as_it_is(filled: tuple[Path, Path, Path]) -> None:
@@ -146,7 +146,7 @@ def test_what_the_exporter_refuses_is_the_error(tmp_path: Path, caplog: pytest.L
     caplog.set_level(logging.INFO)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"empty has no \*.safetensors or"):
-        prepare_artifact(wanted(tmp_path / "empty"), Cache(tmp_path / "cache"))
+        prepare_artifact(*wanted(tmp_path / "empty"), Cache(tmp_path / "cache"))
     assert not (tmp_path / "cache" / "artifacts").exists()
     assert [record.message for record in caplog.records] == [f"{tmp_path}/empty: exporting for cpu in fp32"]
 
