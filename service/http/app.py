@@ -37,7 +37,7 @@ from .openapi import (
     InfoResponse,
     Readiness,
     Responses,
-    TaskRoute,
+    documented,
 )
 from .page.routes import open_page
 from .responses import JSON, json_response
@@ -247,7 +247,7 @@ def _add_openapi_route(app: FastAPI) -> None:
     def write(root: str) -> bytes:
         document = FastAPI(title=app.title, summary=app.summary, version=app.version, description=app.description)
         document.servers = [{"url": root}] if root else []
-        document.router.routes = [_documented(route) for route in routes]
+        document.router.routes = [documented(route) for route in routes]
         return orjson.dumps(document.openapi())
 
     async def openapi(request: Request) -> Response:
@@ -258,13 +258,6 @@ def _add_openapi_route(app: FastAPI) -> None:
 
     app.router.routes = list(routes)
     app.add_route(url, openapi, include_in_schema=False)
-
-
-def _documented(route: BaseRoute) -> BaseRoute:
-    """A task's route as FastAPI documents it; any other route as it is, also if it shares its path with a task."""
-    if isinstance(route, Route) and isinstance(route.endpoint, TaskEndpoint):
-        return TaskRoute(route.path, route.endpoint)
-    return route
 
 
 class SwapRequest(Body):
