@@ -52,7 +52,7 @@ def escaped(line: str) -> str:
     """The line with its control characters, and all others that show nothing, as Python writes them."""
     if line.isprintable():
         return line
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
 
 
 def _indented(traceback: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import hmac
 from collections.abc import Awaitable, Mapping
 from functools import partial
 from importlib.metadata import version
@@ -10,22 +11,24 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import UNEXPECTED, ServiceError
+from ..errors import UNEXPECTED, NotFound, ServiceError, Unauthorized
 from ..models import Models, ServedModel
+from ..observability.metrics import Metrics
 from ..observability.scrape import OPENMETRICS
 from ..observability.series import MISDIRECTED
-from ..tasks.inputs import Status
+from ..tasks.inputs import Body, Status
+from .body import parse
 from .dialects import kserve, model_lists, native, rerank, root, scores, vectors
 from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
-from .endpoint import TaskEndpoint, TaskFastPath, make_endpoint
-from .headers import ApiKeys
-from .models import ADMIN_PATH, PREFIX, add_model_routes, by_name
+from .endpoint import TaskEndpoint, TaskFastPath, TaskRequest, check_size, trace
+from .headers import REFUSAL, ApiKeys, find_key
 from .openapi import (
     API_KEY,
     OTHER_GROUP,
@@ -34,7 +37,7 @@ from .openapi import (
     InfoResponse,
     Readiness,
     Responses,
-    TaskRoute,
+    documented,
 )
 from .page.routes import open_page
 from .responses import JSON, json_response
@@ -54,6 +57,9 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
 }
+PREFIX, KSERVE = "/models/", "/v2/models/"  # before a model's name
+ADMIN_PATH = "/admin/models"
+MAX_ADMIN_BYTES, SWAP_WAY_OUT = 2**12, "here: send model and source alone"
 DOCUMENTATION = "/docs"
 # on BERT_ADMIN_PORT: all paths that begin so
 ADMIN_PATHS = (ADMIN_PATH, "/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")
@@ -81,21 +87,15 @@ def error_shape_of(path: str) -> ErrorShape:
 
 def create_app(models: Models, keys: ApiKeys | None = None) -> ASGIApp:
     """The application of models that are open; without `keys` with those of BERT_API_KEY alone."""
-    keys = keys or ApiKeys(models.settings)
-    admin_port, metrics = models.settings.admin_port, models.metrics
-    endpoints: dict[str, TaskEndpoint] = {}
-    public: dict[str, ASGIApp] = {}
-    admin: dict[str, ASGIApp] = {}
-    for name, model in models.group.items():
-        app, tasks = _make_app(model, keys, endpoints), task_routes(model)
-        public[name] = _finish(take_public_routes(app) if admin_port else app, tasks)
-        if admin_port:
-            admin[name] = _finish(app, {})
-    fast = TaskFastPath(by_name(public), endpoints, metrics)
-    return split_ports(admin_port, admin=TaskFastPath(by_name(admin), {}, metrics), public=fast) if admin_port else fast
+    keys, tracing = keys or ApiKeys(models.settings), models.tracing
+    endpoints: dict[str, ASGIApp] = {}
+    apps = {name: _make_app(model, keys, endpoints) for name, model in models.group.items()}
+    if tracing is not None:
+        endpoints = {path: trace(endpoint, tracing) for path, endpoint in endpoints.items()}
+    return serve_ports(apps, endpoints, models.settings.admin_port, models.metrics)
 
 
-def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoint]) -> FastAPI:
+def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, ASGIApp]) -> FastAPI:
     """All routes of a model. Adds its tasks to `endpoints`: under its name, and without a name if none is there yet."""
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
@@ -112,23 +112,32 @@ def _make_app(model: ServedModel, keys: ApiKeys, endpoints: dict[str, TaskEndpoi
     )
     named_path = f"{PREFIX}{model.name}"
     for path, spec in task_routes(model).items():
-        endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(model, spec, keys, by_body=False)
-        unnamed = make_endpoint(model, spec, keys, by_body=path in TASKS and model.models.can_swap)
+        endpoints[f"{named_path}{path}".rstrip("/")] = TaskEndpoint(model, spec, keys)
+        unnamed = TaskEndpoint(model, spec, keys, by_body=path in TASKS and model.models.can_swap)
         endpoints.setdefault(path, unnamed)
         app.router.routes.append(Route(path, unnamed, methods=["POST"]))
     add_operational_routes(app, model)
     _add_dialects_get_routes(app, model, keys)
     _add_openapi_route(app)
     if model.models.can_swap:
-        add_model_routes(app, model.models)
+        _add_model_routes(app, model.models)
+    add_error_handlers(app)
+    app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
     return app
 
 
-def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:
-    """An application for two ports: `admin` answers on `admin_port`, `public` on any other.
+def serve_ports(
+    apps: Mapping[str, FastAPI], endpoints: Mapping[str, ASGIApp], admin_port: int | None, metrics: Metrics
+) -> ASGIApp:
+    """`endpoints` by path, and behind them the applications of models by name, the default first.
 
-    The port is that of the socket which accepted the connection, so no header of a request chooses it.
+    With an `admin_port` the routes of ADMIN_PATHS are on that port only, and the others, but for PROBE_PATHS, on any
+    other. The port is that of the socket which accepted the connection, so no header of a request chooses it.
     """
+    if not admin_port:
+        return TaskFastPath(by_name(apps), endpoints, metrics)
+    public = TaskFastPath(by_name({name: _take_public_routes(app) for name, app in apps.items()}), endpoints, metrics)
+    admin = TaskFastPath(by_name(apps), {}, metrics)
 
     def call(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         is_public = scope["type"] == "http" and scope["server"][1] != admin_port
@@ -137,9 +146,28 @@ def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:
     return call
 
 
-def take_public_routes(app: FastAPI) -> FastAPI:
+def by_name(apps: Mapping[str, ASGIApp]) -> ASGIApp:
+    """Calls the application of the model that the path names, or that of the default model, which is the first."""
+    default = next(iter(apps.values()))
+    named = [(f"{PREFIX}{name}", f"{KSERVE}{name}/", app) for name, app in sorted(apps.items(), reverse=True)]
+
+    def call(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        path = scope.get("path", "")
+        for start, of_kserve, app in named if path.startswith((PREFIX, KSERVE)) else ():
+            if is_named := f"{path}/".startswith(f"{start}/"):
+                scope["path"], scope["root_path"] = path[len(start) :] or "/", start
+            if is_named or f"{path}/".startswith(of_kserve):
+                return app(scope, receive, send)
+        return default(scope, receive, send)
+
+    return call
+
+
+def _take_public_routes(app: FastAPI) -> FastAPI:
     """An application with the routes of `app` that are not for BERT_ADMIN_PORT; `app` keeps those and the probes."""
-    public = FastAPI(openapi_url=None, redirect_slashes=False)
+    public = FastAPI(openapi_url=None, redirect_slashes=False, middleware=app.user_middleware)
+    add_error_handlers(public)
+    public.router.default = app.router.default
     public.router.routes = [route for route in app.routes if not _path(route).startswith(ADMIN_PATHS)]
     app.router.routes = [route for route in app.routes if _path(route).startswith((*ADMIN_PATHS, *PROBE_PATHS))]
     return public
@@ -147,12 +175,6 @@ def take_public_routes(app: FastAPI) -> FastAPI:
 
 def _path(route: BaseRoute) -> str:
     return str(getattr(route, "path", ""))
-
-
-def _finish(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> FastAPI:
-    add_error_handlers(app, tasks)
-    app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
-    return app
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
@@ -182,7 +204,7 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
         if degraded := model.artifact.degraded:
             content["degraded"] = degraded
         if of_each := await model.readiness():
-            content["models"] = {name: one or "ready" for name, one in of_each.items()}
+            content["models"] = {name: reason or "ready" for name, reason in of_each.items()}
         return json_response(content, 503 if reason else 200)
 
     @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
@@ -225,7 +247,7 @@ def _add_openapi_route(app: FastAPI) -> None:
     def write(root: str) -> bytes:
         document = FastAPI(title=app.title, summary=app.summary, version=app.version, description=app.description)
         document.servers = [{"url": root}] if root else []
-        document.router.routes = [_documented(route) for route in routes]
+        document.router.routes = [documented(route) for route in routes]
         return orjson.dumps(document.openapi())
 
     async def openapi(request: Request) -> Response:
@@ -238,37 +260,62 @@ def _add_openapi_route(app: FastAPI) -> None:
     app.add_route(url, openapi, include_in_schema=False)
 
 
-def _documented(route: BaseRoute) -> BaseRoute:
-    """A task's route as FastAPI documents it; any other route as it is, also if it shares its path with a task."""
-    if isinstance(route, Route) and isinstance(route.endpoint, TaskEndpoint):
-        return TaskRoute(route.path, route.endpoint)
-    return route
+class SwapRequest(Body):
+    model: str = Field(description="the name of the model, as in /v1/models")
+    source: str = Field("", description="a hub id, a checkpoint's folder or an artifact; empty: the one before, again")
 
 
-def add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
-    async def respond_error(request: Request, error: Exception) -> Response:
-        path = request.url.path
-        refusal = error if isinstance(error, ServiceError) else ServiceError(UNEXPECTED)
-        headers: Mapping[str, str] | None = refusal.headers
-        if isinstance(error, HTTPException):
-            refusal.status, headers = error.status_code, error.headers
-            refusal.code = MISDIRECTED.get(refusal.status, "http")
-            refusal.message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
-        if refusal.status == 405:
-            methods = _methods_at(app, request.scope)
-            headers = {"allow": ", ".join(sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])}))}
-            refusal.message = f"{request.method} {path}: send {' or '.join(methods)}"
-            if path in tasks:
-                example = orjson.dumps(example_of(tasks[path].request_model)).decode()
-                refusal.message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
-            if request.method == "OPTIONS":
-                return Response(status_code=204, headers=headers)
-        content = error_shape_of(path).write(request.state.request_id, refusal)
-        return Response(content, refusal.status, headers, JSON)
+def _add_model_routes(app: FastAPI, models: Models) -> None:
+    """`POST /admin/models`, if there is a key for it, and the 404 of an unknown model."""
+    key, add = models.settings.admin_key.encode(), partial(app.add_api_route, include_in_schema=False)
 
-    app.add_exception_handler(HTTPException, respond_error)
-    app.add_exception_handler(ServiceError, respond_error)
-    app.add_exception_handler(Exception, respond_error)
+    async def swap(request: Request) -> Response:
+        if not hmac.compare_digest(find_key(dict(request.scope["headers"])), key):
+            raise Unauthorized(REFUSAL)
+        body = TaskRequest(request.scope, request.receive, request._send)
+        check_size(body.content_length, MAX_ADMIN_BYTES, SWAP_WAY_OUT)
+        content = await body.read_body(MAX_ADMIN_BYTES, SWAP_WAY_OUT)
+        asked = parse(SwapRequest, content, models.settings)
+        model = models.find(asked.model)
+        digest, swapped = await model.swap(asked.source)
+        return json_response({"model": model.name, "digest": digest, "swapped": swapped})
+
+    async def unknown(request: Request) -> Response:
+        known = ", ".join(models.group)
+        if request.path_params["name"].partition("/")[0] in models.group:  # no route of this model
+            raise HTTPException(404)
+        raise NotFound(f"{request.url.path} names no model: this server has {known}", code="model_not_found")
+
+    if key:
+        add(ADMIN_PATH, swap, methods=["POST"])
+    for prefix in (PREFIX, KSERVE):
+        add(prefix + "{name:path}", unknown, methods=["GET", "POST"])
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    for kind in (HTTPException, ServiceError, Exception):
+        app.add_exception_handler(kind, _respond_error)
+
+
+async def _respond_error(request: Request, error: Exception) -> Response:
+    path = request.url.path
+    refusal = error if isinstance(error, ServiceError) else ServiceError(UNEXPECTED)
+    headers: Mapping[str, str] | None = refusal.headers
+    if isinstance(error, HTTPException):
+        refusal.status, headers = error.status_code, error.headers
+        refusal.code = MISDIRECTED.get(refusal.status, "http")
+        refusal.message = f"{request.method} {path}: {error.detail}; {_name_paths(request.app, path)}"
+    if refusal.status == 405:
+        routes = _routes_at(request)
+        headers = {"allow": ", ".join(sorted({*routes, "OPTIONS", *(["HEAD"] if "GET" in routes else [])}))}
+        refusal.message = f"{request.method} {path}: send {' or '.join(routes)}"
+        if isinstance(endpoint := getattr(routes.get("POST"), "endpoint", None), TaskEndpoint):
+            example = orjson.dumps(example_of(endpoint.spec.request_model)).decode()
+            refusal.message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
+    content = error_shape_of(path).write(request.state.request_id, refusal)
+    return Response(content, refusal.status, headers, JSON)
 
 
 def _name_paths(app: FastAPI, path: str) -> str:
@@ -280,7 +327,8 @@ def _name_paths(app: FastAPI, path: str) -> str:
     return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join(known)}{others}"
 
 
-def _methods_at(app: FastAPI, scope: Scope) -> list[str]:
-    """The methods that a route at the path of `scope` takes, without HEAD, which `TaskFastPath` turns into GET."""
-    asked = ((method, {**scope, "method": method}) for method in ("GET", "POST"))
-    return [method for method, one in asked if any(route.matches(one)[0] is Match.FULL for route in app.routes)]
+def _routes_at(request: Request) -> dict[str, BaseRoute]:
+    """The route of each method at the path, without HEAD, which `TaskFastPath` turns into GET."""
+    asked = [(method, {**request.scope, "method": method}) for method in ("GET", "POST")]
+    routes: list[BaseRoute] = request.app.routes
+    return {method: route for method, scope in asked for route in routes if route.matches(scope)[0] is Match.FULL}

@@ -149,7 +149,7 @@ def _put_back(value: Any, strings: list[str]) -> Any:
     if isinstance(value, str):
         return strings[int(value)]
     if isinstance(value, list):
-        return [_put_back(one, strings) for one in value]
+        return [_put_back(item, strings) for item in value]
     if isinstance(value, dict):
-        return {strings[int(name)]: _put_back(one, strings) for name, one in value.items()}
+        return {strings[int(name)]: _put_back(item, strings) for name, item in value.items()}
     return value

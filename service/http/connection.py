@@ -136,9 +136,10 @@ class Connection(asyncio.Protocol):
             self.close()
         self.close_after_response()
 
-    def idle_since(self) -> float | None:
-        """By the loop's clock; None while a request arrives or is answered."""
-        return self.since if self._state is State.WAITING else None
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request arrives or is answered."""
+        return self._state is State.WAITING
 
     def give_way(self) -> None:
         """Closes for another connection, at once: the system's buffer is not waited for."""
@@ -276,7 +277,7 @@ class Connection(asyncio.Protocol):
             return
         self._state = State.BODY
         scope = self._make_scope(method, version)
-        self.in_reserve = self.in_reserve and self.limits.is_over()
+        self.in_reserve = self.in_reserve and self.limits.open > self.limits.most
         if self.in_reserve and scope["path"] not in self.limits.probes:
             raise self._refuse_full()
         exchange = Exchange(
@@ -408,6 +409,7 @@ class Connection(asyncio.Protocol):
         if self._is_open:
             self._is_open = False
             self.limits.connections.discard(self)
+            self.limits.open -= 1
             self.limits.on_connection_lost()
 
     @property

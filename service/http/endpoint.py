@@ -5,7 +5,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,7 @@ class TaskFastPath:
         scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
         if not accepts_coding(headers.get(b"accept-encoding", b"").decode("latin-1"), "gzip"):
             # GZipMiddleware finds gzip in `gzip;q=0` too
-            scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
+            scope["headers"] = [header for header in scope["headers"] if header[0] != b"accept-encoding"]
         if scope["method"] == "HEAD":  # the response to HEAD is that to GET; the connection writes no body
             scope = {**scope, "method": "GET"}
         status = 0
@@ -132,11 +132,8 @@ class TaskRequest:
         return Deadline(int(stated) / 1000, started=self.received)
 
     async def read_body(self, limit: int, way_out: str = SPLIT) -> bytes:
-        """Raises ClientDisconnected, TooLarge over `limit` bytes, and BuffersFull if all requests hold too many.
-
-        The last two are raised before reading if content-length says so.
-        """
-        check_size(self.content_length, limit, way_out)
+        """Raises ClientDisconnected, TooLarge over `limit` bytes, and BuffersFull if all requests hold too many: before
+        reading if content-length says so."""
         parts, size, more = [], 0, True
         if self.content_length > UNCOUNTED_BYTES:
             self.connection.buffered.check_size(self.content_length)
@@ -212,7 +209,7 @@ class TaskEndpoint:
         request, model, spec = TaskRequest(scope, receive, send), self.model, self.spec
         settings, metrics = model.settings, model.metrics
         cells, stage = metrics.cells, RECEIVE
-        cells[stage] += 1
+        cells[RECEIVE] += 1
         try:
             if self.keys.required:
                 self.keys.check(request.headers)
@@ -228,12 +225,15 @@ class TaskEndpoint:
             if not self.by_body:
                 spec.check_head(tasks)
             body = await request.read_body(settings.max_body_bytes)
-            cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
+            stage = PROCESS
+            cells[RECEIVE] -= 1
+            cells[PROCESS] += 1
             DEADLINE.set(request.deadline(settings))
             with request.connection:
                 body_bytes = len(body)
                 if body_bytes > INLINE_BYTES or b"content-encoding" in request.headers:
-                    parsed, body_bytes = await self._read_on_thread(request, body)
+                    when = f"while the body of {body_bytes} bytes was read"
+                    parsed, body_bytes = await DEADLINE.get().wait_for(self._read_on_thread(request, body), when)
                 else:
                     is_json = spec.attach is None
                     parsed = parse(spec.request_model, body) if is_json else spec.read(request.headers, body, settings)
@@ -274,11 +274,7 @@ class TaskEndpoint:
         return answer_shared(self.spec, model, body) if model.shares else self.spec.answer(model, body)
 
     async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
-        """The request in a large or coded body, and its bytes without coding. Raises DeadlineExceeded too."""
-        when = f"while the body of {len(body)} bytes was read"
-        return await DEADLINE.get().wait_for(self._read_in_turns(request, body), when)
-
-    async def _read_in_turns(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
+        """The request in a large or coded body, and its bytes without coding."""
         settings, coding = self.model.settings, request.headers.get(b"content-encoding", b"")
         body = await decode_body(body, coding, settings.max_body_bytes)
         request.hold_body(len(body))
@@ -301,48 +297,36 @@ class TaskEndpoint:
         return content, media_type, headers
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
-        """Gives the connection the fields of the access log that it does not know itself."""
-        if self.model.settings.access_log:
-            noted: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
-            request.connection.noted = self._name_model(request, "model") | noted
-
-    def _name_model(self, request: TaskRequest, key: str) -> Fields:
-        """The model that the request is for; empty if the body names an unknown model: that is the client's text."""
-        name = self.model.artifact.manifest.name if request.asked is None else request.asked
-        return {key: name} if name else {}
-
-
-@dataclass(frozen=True, slots=True)
-class TracedTaskEndpoint(TaskEndpoint):
-    """A task with a span for each request. Without traces, no request runs any of this class."""
-
-    tracing: "Tracing" = field(kw_only=True)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self.tracing.trace_request(scope):
-            await TaskEndpoint.__call__(self, scope, receive, send)  # super() does not know a class with slots
-
-    def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
-        """Also writes the outcome into the span, and the trace's id into the line of the log."""
-        TaskEndpoint._note(self, request, outcome)
-        if self.model.settings.access_log and (trace_id := current_trace_id()):
-            request.connection.noted["trace_id"] = trace_id
-        named = {"bert.request_id": request.id.decode(), **self._name_model(request, "gen_ai.request.model")}
-        if isinstance(outcome, ServiceError):
-            self.tracing.record_outcome(outcome.status, named, outcome.code)
-            waited = outcome.queue_seconds
-            ended_in_queue = outcome.code if isinstance(outcome, Unavailable) else ""
-            self.tracing.record_stages([("queue", time.perf_counter() - waited, waited)], ended_in_queue)
-        else:
-            size = {"bert.sequences": len(outcome.sequences), "bert.tokens": outcome.tokens}
-            self.tracing.record_outcome(200, named | size)
-            self.tracing.record_stages(stages_of(outcome))
+        """Writes how the request ended into its span, and into what the connection knows for the access log."""
+        access_log, tracing = self.model.settings.access_log, self.model.tracing
+        if not access_log and tracing is None:
+            return
+        # empty if the body names a model that is not there: that is the client's text; None while the models load
+        name = self.model.name if request.asked is None else request.asked
+        if access_log:
+            known: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
+            named = {"model": name, **known, "trace_id": current_trace_id()}
+            request.connection.noted = {key: value for key, value in named.items() if value not in (None, "")}
+        if tracing is not None:
+            attributes: Fields = {"bert.request_id": request.id.decode()}
+            if name:
+                attributes["gen_ai.request.model"] = name
+            if isinstance(outcome, ServiceError):
+                waited = outcome.queue_seconds
+                tracing.record(attributes, [("queue", time.perf_counter() - waited, waited)], outcome)
+            else:
+                size: Fields = {"bert.sequences": len(outcome.sequences), "bert.tokens": outcome.tokens}
+                tracing.record(attributes | size, stages_of(outcome))
 
 
-def make_endpoint(model: ServedModel, spec: TaskSpec, keys: ApiKeys, *, by_body: bool) -> TaskEndpoint:
-    if model.tracing is None:
-        return TaskEndpoint(model, spec, keys, by_body)
-    return TracedTaskEndpoint(model, spec, keys, by_body, tracing=model.tracing)
+def trace(endpoint: ASGIApp, tracing: "Tracing") -> ASGIApp:
+    """The endpoint with a span for each request. Without traces no request runs any of this."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        with tracing.trace_request(scope):
+            await endpoint(scope, receive, send)
+
+    return call
 
 
 def _prefers_npy(accept: bytes) -> bool:

@@ -72,10 +72,10 @@ def choose_media_type(accept: str, offered: Sequence[str]) -> str:
 
     def weight(media_type: str) -> float:
         ranges = (media_type, media_type.split("/")[0] + "/*", "*/*")
-        return next((stated[one] for one in ranges if one in stated), 0.0)
+        return next((stated[name] for name in ranges if name in stated), 0.0)
 
     # `application/x-npy, */*` means the type it names
-    named = [one for one in stated if one in offered and stated[one]]
+    named = [name for name in stated if name in offered and stated[name]]
     return max(named or offered, key=weight)
 
 
@@ -94,8 +94,8 @@ def choose_language(accept_language: str, offered: Sequence[str]) -> str:
     for tag, weight in _parse(accept_language).items():
         language = tag.split("-")[0]
         weights[language] = max(weight, weights.get(language, 0.0))
-    named = [one for one in weights if one in offered and weights[one]]
-    return max(named or offered, key=lambda one: weights.get(one, weights.get("*", 0.0)))
+    named = [language for language in weights if language in offered and weights[language]]
+    return max(named or offered, key=lambda name: weights.get(name, weights.get("*", 0.0)))
 
 
 def _parse(header: str) -> dict[str, float]:
@@ -103,7 +103,7 @@ def _parse(header: str) -> dict[str, float]:
     weights = {}
     for member in header.split(","):
         name, *parameters = (part.strip().lower() for part in member.split(";"))
-        stated = [one.partition("=")[2].strip() for one in parameters if one.partition("=")[0].strip() == "q"]
+        stated = [value.strip() for key, _, value in (each.partition("=") for each in parameters) if key.strip() == "q"]
         if name:
             weights[name] = _number(stated[0]) if stated else 1.0
     return weights

@@ -3,8 +3,10 @@
 import asyncio
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import islice
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
@@ -17,7 +19,7 @@ LEAST_BODY_BYTES = 2**20  # for that number: answers are bounded by the same byt
 UNCOUNTED_BYTES = 2**14  # of a body: a small request is never refused for the bytes of others, and costs no count
 RETRY_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 1.0  # until the acceptor looks again, if no connection has ended
-RESERVE = 64  # connections over the number: only their probes are answered
+MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another
 ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
 TRIM_SECONDS = 1.0  # after the last counted byte; while requests follow each other, freed memory is used again
 
@@ -79,15 +81,16 @@ class ConnectionLimits:
     max_header_bytes: int = 2**14  # of a request's first line and headers
     min_read_bytes_per_second: int = 10_000  # of a response; a client that reads more slowly is disconnected
     buffered: BufferedBytes = field(default_factory=BufferedBytes)
-    on_connection_lost: Callable[[], None] = lambda: None
+    on_connection_lost: Callable[[], None] = lambda: None  # after it has left `open`
     on_rejected: Callable[[int, str], None] = lambda status, code: None
     log_access: Callable[..., None] | None = None  # gets the fields of a line for each response; None: no access log
     closing: bool = False  # each connection closes after its next response
     most: int = 2**31  # connections
-    is_over: Callable[[], bool] = lambda: False  # more of them are open
-    probes: frozenset[str] = frozenset()  # the paths that are answered also then
-    connections: set[Any] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of requests
+    reserve: int = 0  # connections over that number, of which only probes are answered
+    open: int = 0  # connections that were accepted and have not ended
+    probes: frozenset[str] = frozenset()  # the paths of probes
+    connections: set[Any] = field(default_factory=set)  # that have a transport
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of requests, and of connections that open
     # connections whose request is not complete, the oldest first: its head, or only its body
     heads: OrderedDict[Any, None] = field(default_factory=OrderedDict)
     bodies: OrderedDict[Any, None] = field(default_factory=OrderedDict)
@@ -100,60 +103,40 @@ class Acceptor:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
+        limits: ConnectionLimits,
         make_protocol: Callable[[bool], asyncio.Protocol],
-        *,
-        most: int,
-        reserve: int,
-        give_place: Callable[[bool], bool],
     ) -> None:
-        """`make_protocol` gets whether the connection is in the reserve. `give_place` closes a connection that may give
-        way, and returns whether there was such a connection; it gets whether the reserve is full too. Raises OSError if
-        a socket cannot listen."""
-        self.sockets = list(listeners)
-        self.most, self.reserve = most, reserve
-        self.open = 0  # connections
-        self._make_protocol, self._give_place = make_protocol, give_place
+        """`make_protocol` gets whether the connection is in the reserve. Raises OSError if a socket cannot listen."""
+        self._sockets, self._limits, self._make_protocol = listeners, limits, make_protocol
+        limits.on_connection_lost = self.watch
         self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Task[None]] = set()
         self._watching = False
         self._timer: asyncio.TimerHandle | None = None
-        for listener in self.sockets:
+        for listener in listeners:
             listener.listen(BACKLOG)
             listener.setblocking(False)
-        self.watch()
-
-    @property
-    def is_over(self) -> bool:
-        return self.open > self.most
-
-    def on_connection_lost(self) -> None:
-        self.open -= 1
         self.watch()
 
     def watch(self) -> None:
         """Accepts what waits and what arrives."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if not self._watching:
             self._watching = True
-            for listener in self.sockets:
+            for listener in self._sockets:
                 self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     def close(self) -> None:
         self._stop_watching()
-        for listener in self.sockets:
+        for listener in self._sockets:
             listener.close()
-        self.sockets = []
-
-    async def wait_closed(self) -> None:
-        if self._opening:
-            await asyncio.wait(self._opening)
+        self._sockets = ()
 
     def _accept(self, listener: socket.socket) -> None:
         """Accepts the connections that wait, up to the number and the reserve."""
+        limits = self._limits
         for _ in range(ACCEPTS_PER_TURN):
-            if self.open >= self.most + self.reserve and not self._give_place(True):
+            if limits.open >= limits.most + limits.reserve and not self._give_place(reserve_is_full=True):
                 self._pause()
                 return
             try:
@@ -164,11 +147,34 @@ class Acceptor:
                 self._pause()
                 return
             connection.setblocking(False)
-            protocol = self._make_protocol(self.open >= self.most and not self._give_place(False))
-            self.open += 1  # until `connection_lost` of the protocol
+            in_reserve = limits.open >= limits.most and not self._give_place(reserve_is_full=False)
+            protocol = self._make_protocol(in_reserve)
+            limits.open += 1
             task = self._loop.create_task(self._open(connection, protocol))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            limits.tasks.add(task)
+            task.add_done_callback(limits.tasks.discard)
+
+    def _give_place(self, *, reserve_is_full: bool) -> bool:
+        """Closes a connection that has been there for MIN_IDLE_SECONDS; False if there is none.
+
+        If `reserve_is_full`, a connection without a whole head does not stay so long.
+        """
+        before, heads = self._loop.time() - MIN_IDLE_SECONDS, self._limits.heads
+        for oldest in self._oldest():
+            if oldest.since < before:
+                oldest.give_way()
+                return True
+        if reserve_is_full and heads:
+            next(iter(heads)).give_way()
+            return True
+        return False
+
+    def _oldest(self) -> Iterator[Any]:
+        """The oldest connection without a whole head, the longest idle, the oldest without a whole body."""
+        yield from islice(self._limits.heads, 1)
+        idle = (each for each in self._limits.connections if each.is_idle)
+        yield from nsmallest(1, idle, key=lambda each: each.since)
+        yield from islice(self._limits.bodies, 1)
 
     async def _open(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
         try:
@@ -183,8 +189,6 @@ class Acceptor:
     def _stop_watching(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._watching:
-            self._watching = False
-            for listener in self.sockets:
-                self._loop.remove_reader(listener.fileno())
+        self._watching = False
+        for listener in self._sockets:
+            self._loop.remove_reader(listener.fileno())

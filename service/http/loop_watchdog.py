@@ -39,17 +39,15 @@ def _watch(loop: asyncio.AbstractEventLoop, check_seconds: float) -> None:
 
 
 def _end(seconds: float) -> None:
+    """Writes the stacks, and ends the process even if nobody reads them.
+
+    It uses neither `logging` nor `sys.stderr`, whose locks the hanging thread may hold, nor faulthandler, which waits
+    for a reader with the GIL.
+    """
     try:
-        writing = threading.Thread(target=_say, args=(seconds,), daemon=True)
-        writing.start()
-        writing.join(LAST_WORDS_SECONDS)
+        threading.Timer(LAST_WORDS_SECONDS, os._exit, (1,)).start()
+        stacks = ["".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()]
+        text = f"the event loop has hung for {seconds:g} s: the process ends\n" + "\nanother thread:\n".join(stacks)
+        os.write(STDERR, text.encode())
     finally:
         os._exit(1)
-
-
-def _say(seconds: float) -> None:
-    """Writes the stacks. It uses neither `logging` nor `sys.stderr`, whose locks the hanging thread may hold, nor
-    faulthandler, which waits for a reader with the GIL."""
-    stacks = ["".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()]
-    text = f"the event loop has hung for {seconds:g} s: the process ends\n" + "\nanother thread:\n".join(stacks)
-    os.write(STDERR, text.encode())

@@ -6,6 +6,7 @@ from fastapi import Depends, Header
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
+from starlette.routing import BaseRoute, Route
 
 from ..settings import MAX_TIMEOUT_MS, RootTask
 from ..tasks.inputs import ErrorBody, Status
@@ -52,29 +53,29 @@ class Readiness(Status):
     models: dict[str, str] | None = Field(None, description="the status of each of several models, by name")
 
 
-class TaskRoute(APIRoute):
-    """A task as FastAPI documents it. It receives no request: all go to the TaskEndpoint."""
+def documented(route: BaseRoute) -> BaseRoute:
+    """The route as FastAPI documents it. A task's route receives no request so: all go to the TaskEndpoint."""
+    if not isinstance(route, Route) or not isinstance(endpoint := route.endpoint, TaskEndpoint):
+        return route
+    spec = endpoint.spec
+    model = spec.error_shape.model
+    errors: Responses = {status: {"model": model, "description": text} for status, text in TASK_ERRORS.items()}
 
-    def __init__(self, path: str, endpoint: TaskEndpoint) -> None:
-        spec = endpoint.spec
-        model = spec.error_shape.model
-        errors: Responses = {status: {"model": model, "description": text} for status, text in TASK_ERRORS.items()}
+    def declaration(body: Any, x_request_timeout_ms: Timeout = None) -> None: ...
 
-        def declaration(body: Any, x_request_timeout_ms: Timeout = None) -> None: ...
-
-        declaration.__annotations__["body"] = spec.request_model
-        super().__init__(
-            path,
-            declaration,
-            methods=["POST"],
-            name=spec.operation or spec.name,
-            operation_id=spec.operation or spec.name,
-            summary=spec.summary,
-            tags=[GROUPS.get(spec.name, OTHER_GROUP)],
-            response_model=spec.response_model,
-            responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
-            dependencies=[API_KEY] if endpoint.keys.required else [],
-        )
+    declaration.__annotations__["body"] = spec.request_model
+    return APIRoute(
+        route.path,
+        declaration,
+        methods=["POST"],
+        name=spec.operation or spec.name,
+        operation_id=spec.operation or spec.name,
+        summary=spec.summary,
+        tags=[GROUPS.get(spec.name, OTHER_GROUP)],
+        response_model=spec.response_model,
+        responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
+        dependencies=[API_KEY] if endpoint.keys.required else [],
+    )
 
 
 class EmbeddingInfo(BaseModel):

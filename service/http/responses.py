@@ -10,6 +10,7 @@ from fastapi import Response
 from numpy.typing import NDArray
 
 from ..logs import Fields
+from ..observability.series import STAGES
 from ..tasks.flow import TaskResult
 from ..tasks.results import LongList, LongObject, MadeList
 from ..turns import in_turns
@@ -47,7 +48,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
     if not _is_long(value):
         yield orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     elif isinstance(value, LongObject):
-        yield from _join(b"{", (_field(name, one) for name, one in value.items()), b"}")
+        yield from _join(b"{", (_field(name, item) for name, item in value.items()), b"}")
     elif isinstance(value, LongList | MadeList) or (isinstance(value, np.ndarray) and value.ndim > 2):
         yield from _join(b"[", map(_pieces, value), b"]")
     else:
@@ -83,15 +84,15 @@ async def npy_bytes(value: Any) -> tuple[Json, list[tuple[bytes, bytes]]] | None
     The arrays of a list are joined along their tokens, the second last axis; x-npy-rows has the tokens of each.
     """
     if isinstance(value, LongObject):
-        (value,) = [one for one in value.values() if isinstance(one, np.ndarray)]
+        (value,) = [item for item in value.values() if isinstance(item, np.ndarray)]
     if isinstance(value, np.ndarray):
         return await _npy([value], value.shape), []
     arrays = []
-    async for one in in_turns(value):
-        if not isinstance(one, np.ndarray):
+    async for array in in_turns(value):
+        if not isinstance(array, np.ndarray):
             return None
-        arrays.append(one)
-    sizes, shape = [one.shape[-2] for one in arrays], arrays[0].shape
+        arrays.append(array)
+    sizes, shape = [array.shape[-2] for array in arrays], arrays[0].shape
     joined = await _npy(arrays, (*shape[:-2], sum(sizes), shape[-1]))
     return joined, [(b"x-npy-rows", b",".join(map(b"%d".__mod__, sizes)))]
 
@@ -154,6 +155,6 @@ def build_tei_headers(result: TaskResult, seconds: float, device: str) -> list[t
 
 def describe_result(result: TaskResult) -> Fields:
     """The fields of an answered request's line in the access log."""
-    names = ("tokenize_ms", "queue_ms", "forward_ms", "format_ms")
-    milliseconds = (round(1e3 * seconds, 3) for seconds in result.stage_seconds)
-    return {"texts": len(result.sequences), "tokens": result.tokens, **dict(zip(names, milliseconds, strict=True))}
+    stages = zip(STAGES, result.stage_seconds, strict=True)
+    milliseconds = {f"{name}_ms": round(1e3 * seconds, 3) for name, seconds in stages}
+    return {"texts": len(result.sequences), "tokens": result.tokens, **milliseconds}

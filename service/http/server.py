@@ -29,14 +29,7 @@ from .app import PROBE_PATHS, allow_origins, create_app
 from .body import start_thread
 from .connection import Connection
 from .headers import ApiKeys
-from .limits import (
-    BODIES,
-    LEAST_BODY_BYTES,
-    RESERVE,
-    Acceptor,
-    BufferedBytes,
-    ConnectionLimits,
-)
+from .limits import BODIES, LEAST_BODY_BYTES, Acceptor, BufferedBytes, ConnectionLimits
 from .loop_watchdog import watch_loop
 from .starting import Starting
 
@@ -51,7 +44,7 @@ GIL_SWITCH_SECONDS = 0.0005
 # of the loop's time, at 50,000 it was a single turn of 16 to 31 ms.
 COLLECT_AFTER = 20_000
 MAX_CONNECTIONS = 1024  # of a process
-MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another
+RESERVE = 64  # connections over that number: only their probes are answered
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
 MakeModels = Callable[[Starting], Awaitable[Models]]
 log = logging.getLogger("service")
@@ -98,6 +91,7 @@ class Server:
             on_rejected=partial(metrics.refused, UNKNOWN),
             log_access=log_access if settings.access_log else None,
             most=MAX_CONNECTIONS,
+            reserve=RESERVE,
             probes=frozenset(PROBE_PATHS),
         )
         self.starting, self.keys = Starting(settings, metrics), ApiKeys(settings)
@@ -105,7 +99,6 @@ class Server:
         self.models: Models | None = None  # when it is open
         self.code = 0  # of the process
         self._make = make
-        self.acceptor: Acceptor | None = None  # while the port is open
         self.ended = asyncio.Event()  # the port closes
 
     async def serve(self, sockets: Sequence[socket.socket]) -> int:
@@ -113,13 +106,15 @@ class Server:
 
         Raises ListenError, and what `make` raises.
         """
-        self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self.keys.open()
         self.member.begin(self)
-        starting = self._loop.create_task(self._start(sockets[0].getsockname()[1]))
+        starting = asyncio.create_task(self._start(sockets[0].getsockname()[1]))
         starting.add_done_callback(self._on_started)
-        self.acceptor = acceptor = self._accept()
+        try:
+            acceptor = Acceptor(sockets, self.limits, lambda in_reserve: Connection(self.app, self.limits, in_reserve))
+        except OSError as error:
+            raise ListenError(self.settings.host, self.settings.port, "BERT_PORT", error) from None
         await self.ended.wait()
         acceptor.close()
         for connection in list(self.limits.connections):
@@ -128,30 +123,13 @@ class Server:
             async with asyncio.timeout(FLUSH_SECONDS):
                 while self.limits.connections or self.limits.tasks:  # noqa: ASYNC110 - at the end, and rarely twice
                     await asyncio.sleep(CLOSED_CHECK_SECONDS)
-                await acceptor.wait_closed()
         self.keys.close()
         if starting.done() and not self.limits.closing:
             starting.result()
         return self.code
 
-    def _accept(self) -> Acceptor:
-        """Begins to accept connections. Raises ListenError."""
-        try:
-            acceptor = Acceptor(
-                self._sockets,
-                lambda in_reserve: Connection(self.app, self.limits, in_reserve),
-                most=self.limits.most,
-                reserve=RESERVE,
-                give_place=self._give_place,
-            )
-        except OSError as error:
-            raise ListenError(self.settings.host, self.settings.port, "BERT_PORT", error) from None
-        self.limits.on_connection_lost = acceptor.on_connection_lost
-        self.limits.is_over = lambda: acceptor.is_over
-        return acceptor
-
     async def _start(self, port: int) -> None:
-        """Finds the models, loads them and lets them answer. Raises what `make` raises, and ManifestError."""
+        """Finds the models, loads them, lets them answer and says so. Raises what `make` raises, and ManifestError."""
         models = await self._make(self.starting)
         models.device.on_fatal = self.fail
         try:
@@ -170,37 +148,12 @@ class Server:
         for connection in self.limits.connections:
             connection.app = self.app
         self.member.join(models)
-        self._announcing = self._loop.create_task(self._announce(models, port))
-
-    def _on_started(self, starting: asyncio.Task[None]) -> None:
-        if starting.exception() is not None and not self.limits.closing:
-            self.ended.set()
-
-    async def _announce(self, models: Models, port: int) -> None:
         await wait_until_ready(models.default.loaded)
         self.member.announce(describe_service(models, port), self.settings)
 
-    def _give_place(self, reserve_is_full: bool) -> bool:
-        """Closes the oldest connection without a whole head, the longest idle, or the oldest without a whole body.
-
-        A connection stays for MIN_IDLE_SECONDS, but not without a whole head if `reserve_is_full`. False if all stay.
-        """
-        before, limits = self._loop.time() - MIN_IDLE_SECONDS, self.limits
-        for find in (lambda: limits.heads, self._longest_idle, lambda: limits.bodies):
-            oldest: Connection | None = next(iter(find()), None)
-            if oldest is not None and oldest.since < before:
-                oldest.give_way()
-                return True
-        if reserve_is_full and limits.heads:
-            next(iter(limits.heads)).give_way()
-            return True
-        return False
-
-    def _longest_idle(self) -> list[Connection]:
-        """The connection that has been idle for the longest; empty if none is idle."""
-        idle = (one for one in self.limits.connections if one.idle_since() is not None)
-        longest = min(idle, key=lambda one: one.since, default=None)
-        return [] if longest is None else [longest]
+    def _on_started(self, starting: asyncio.Task[None]) -> None:
+        if not self.limits.closing and not starting.cancelled() and starting.exception() is not None:
+            self.ended.set()
 
     def fail(self) -> None:
         """Ends the server, with an exit code of 1."""
@@ -214,21 +167,21 @@ class Server:
             connection.close_after_response()
         if self.models is not None:
             self.models.leave()
-        self._leaving = asyncio.create_task(self._leave(self.models))
+        self._leaving = asyncio.create_task(self._leave())
 
-    async def _leave(self, models: Models | None) -> None:
+    async def _leave(self) -> None:
         """Serves for BERT_LINGER_SECONDS, then finishes the requests that have arrived and refuses later ones."""
-        if models is not None:
+        if self.models is not None:
             await asyncio.sleep(self.settings.linger_seconds)
-            models.drain()
+            self.models.drain()
         self.starting.draining = True
         ending: set[asyncio.Task[None]] = {*self.limits.tasks}
         if exporters:
             ending.add(asyncio.create_task(asyncio.to_thread(end_exports, self.settings.drain_seconds)))
         if ending:
             await asyncio.wait(ending, timeout=self.settings.drain_seconds)
-        if models is not None:
-            models.cancel_pending()
+        if self.models is not None:
+            self.models.cancel_pending()
         await asyncio.sleep(AFTER_DRAIN_SECONDS)
         self.member.leave(self._sockets)
         await asyncio.sleep(LAST_CONNECTIONS_SECONDS)

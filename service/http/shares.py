@@ -62,7 +62,7 @@ def _draw(spec: TaskSpec, model: ServedModel) -> tuple[ServedModel | None, Serve
 
 def _begin_repeat(spec: TaskSpec, other: ServedModel, request: Body, first: TaskResult) -> None:
     """Repeats the request if this process answers no request and repeats none."""
-    if any(one.current.users.count for one in other.group.values()):
+    if any(each.current.users.count for each in other.group.values()):
         other.metrics.shared(other.name, "dropped")
     else:
         other.repeating = asyncio.create_task(_repeat(spec, other, request, first))
@@ -83,27 +83,27 @@ async def _repeat(spec: TaskSpec, other: ServedModel, request: Body, first: Task
         if not isinstance(error, ServiceError):
             log.exception("a request could not be repeated on %s", other.name)
     else:
-        metrics.compared(other.name, [sum(one.stage_seconds[:3]) for one in (first, second)])
+        metrics.compared(other.name, [sum(result.stage_seconds[:3]) for result in (first, second)])
 
 
 async def compare(first: TaskResult, second: TaskResult) -> AsyncIterator[tuple[list[float], list[bool]]]:
     """The cosines of the vectors of two answers that have the same size, and whether their first candidates or labels
     agree: of some at a time, in turns with the requests."""
-    async for one, other in in_turns(_find_pairs(*map(_compared, (first, second)))):
-        if isinstance(one, np.ndarray):
-            yield (unit_length(one) * unit_length(other)).sum(axis=-1).tolist(), []
+    async for left, right in in_turns(_find_pairs(*map(_compared, (first, second)))):
+        if isinstance(left, np.ndarray):
+            yield (unit_length(left) * unit_length(right)).sum(axis=-1).tolist(), []
         else:
-            yield [], [one == other]
+            yield [], [left == right]
 
 
 def _find_pairs(first: Iterator[Any], second: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
     """Rows of two arrays of the same shape, or what two first candidates are known by."""
-    for one, other in zip(first, second, strict=False):
-        if not isinstance(one, np.ndarray):
-            yield one, other
-        elif one.shape == np.shape(other):
-            width = one.shape[-1]
-            rows, others, some = one.reshape(-1, width), other.reshape(-1, width), 1 + NUMBERS_AT_ONCE // width
+    for left, right in zip(first, second, strict=False):
+        if not isinstance(left, np.ndarray):
+            yield left, right
+        elif left.shape == np.shape(right):
+            width = left.shape[-1]
+            rows, others, some = left.reshape(-1, width), right.reshape(-1, width), 1 + NUMBERS_AT_ONCE // width
             for start in range(0, len(rows), step := min(some, VECTORS_AT_ONCE)):
                 yield rows[start : start + step], others[start : start + step]
 
@@ -119,9 +119,9 @@ def _find_comparable(value: Any) -> Iterator[Any]:
     elif isinstance(value, Mapping) and "score" in value:
         yield next((value[name] for name in FIRST_BY if name in value), None)
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _find_comparable(one)
+        for item in value.values():
+            yield from _find_comparable(item)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         is_ranked = len(value) and isinstance(value[0], Mapping) and "score" in value[0]
-        for one in value[:1] if is_ranked else value:
-            yield from _find_comparable(one)
+        for item in value[:1] if is_ranked else value:
+            yield from _find_comparable(item)

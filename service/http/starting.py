@@ -13,15 +13,9 @@ from ..observability.metrics import Metrics
 from ..observability.scrape import StateCollector, render
 from ..prepare import prepare_model
 from ..settings import Settings
-from .app import (
-    TASKS,
-    add_error_handlers,
-    add_operational_routes,
-    split_ports,
-    take_public_routes,
-)
+from .app import TASKS, add_error_handlers, add_operational_routes, serve_ports
 from .dialects import kserve, root
-from .endpoint import TaskEndpoint, TaskFastPath
+from .endpoint import TaskEndpoint
 from .headers import ApiKeys
 
 RETRY_SECONDS = 10.0  # while a model is exported
@@ -31,7 +25,7 @@ log = logging.getLogger("service")
 class Starting(logging.Handler):
     """Stands in for a model, its engine and its service; admits no request. As a handler it reads an export's log."""
 
-    draining, degraded = False, ""
+    draining, degraded, tracing = False, "", None
     line = ""  # the last of the log, while a model is prepared
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -76,18 +70,15 @@ class Starting(logging.Handler):
         return render([StateCollector([], self.metrics.processes, {}), self.metrics.collector()], accept)
 
     def make_app(self, keys: ApiKeys) -> ASGIApp:
-        app, admin_port = FastAPI(openapi_url=None, redirect_slashes=False), self.settings.admin_port
+        app = FastAPI(openapi_url=None, redirect_slashes=False)
         stand_in: Any = self  # these routes need no more of a model
         add_operational_routes(app, stand_in)
         kserve.add_server_routes(app.router, stand_in)
         root.add_get_routes(app.router, stand_in)
-        public = take_public_routes(app) if admin_port else app
-        for one in (app, public):
-            one.router.default = self._refuse  # in place of a 404
-            add_error_handlers(one, {})
+        app.router.default = self._refuse  # in place of a 404
+        add_error_handlers(app)
         endpoints = {path: TaskEndpoint(stand_in, spec, keys) for path, spec in TASKS.items()}
-        fast = TaskFastPath(public, endpoints, self.metrics)
-        return split_ports(admin_port, admin=TaskFastPath(app, {}, self.metrics), public=fast) if admin_port else fast
+        return serve_ports({"": app}, endpoints, self.settings.admin_port, self.metrics)
 
     async def _refuse(self, _: Scope, __: Receive, ___: Send) -> None:
         self.admit(0)

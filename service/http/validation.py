@@ -4,6 +4,7 @@ import codecs
 import difflib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, TypeVar, get_args, get_origin
 
 import orjson
@@ -45,17 +46,13 @@ def parse(schema: type[Model], body: bytes) -> Model:
     except ValidationError as error:
         if body.startswith(codecs.BOM_UTF8):  # RFC 8259 lets a parser ignore it, and clients on Windows write it
             return parse(schema, body.removeprefix(codecs.BOM_UTF8))
-        nulls, service_error = _unset_nulls(schema, error), to_service_error(schema, error)
-    try:
-        fields = orjson.loads(body) if nulls else None
-    except orjson.JSONDecodeError:  # NaN, which pydantic reads
-        fields = None
-    if fields is None:
-        try:
-            raise service_error  # outside the except block: it would keep pydantic's errors, which may be many
-        finally:
-            del service_error  # else this frame and the error would keep each other, and the body, until a collection
-    return validate(schema, fields)
+        nulls, errors = _unset_nulls(schema, error), [to_service_error(schema, error)]
+    if nulls:
+        with suppress(orjson.JSONDecodeError):  # NaN, which pydantic reads
+            return validate(schema, orjson.loads(body))
+    # Outside the except block, which would keep pydantic's errors: they may be many. Without a name in this frame, else
+    # the frame and the error would keep each other, and the body, until a collection.
+    raise errors.pop()
 
 
 def validate(schema: type[Model], fields: Any) -> Model:
@@ -63,12 +60,9 @@ def validate(schema: type[Model], fields: Any) -> Model:
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        nulls, service_error = _unset_nulls(schema, error), to_service_error(schema, error)
-    try:
-        if not nulls or not all(_remove(fields, path) for path in nulls):
-            raise service_error
-    finally:
-        del service_error  # as in `parse`
+        nulls, errors = _unset_nulls(schema, error), [to_service_error(schema, error)]
+    if not nulls or not all(_remove(fields, path) for path in nulls):
+        raise errors.pop()  # as in `parse`
     return validate(schema, fields)
 
 
@@ -91,7 +85,7 @@ def _unset_nulls(schema: type[BaseModel], error: ValidationError) -> list[Path]:
     if error.error_count() > MAX_ERRORS:
         return []
     errors = error.errors(include_url=False, include_context=False)
-    nulls = [(one["loc"], one["type"]) for one in errors if one["input"] is None]
+    nulls = [(each["loc"], each["type"]) for each in errors if each["input"] is None]
     return [loc for loc, kind in nulls if kind == "extra_forbidden" or _has_default(schema, loc)]
 
 
@@ -109,13 +103,13 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     if errors[0]["type"] == "json_invalid":
         return BadRequest(f"the body is not valid JSON in UTF-8: {errors[0]['msg']}")
-    paths = [_field_path(one["loc"]) for one in errors]
+    paths = [_field_path(each["loc"]) for each in errors]
     deepest = max(paths, key=len)
     first, *others = dict.fromkeys(
-        MESSAGES.get(one["type"], one["msg"]) for one, path in zip(errors, paths, strict=True) if path == deepest
+        MESSAGES.get(each["type"], each["msg"]) for each, path in zip(errors, paths, strict=True) if path == deepest
     )
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
-    unknown = [path for one, path in zip(errors, paths, strict=True) if one["type"] == "extra_forbidden"]
+    unknown = [path for each, path in zip(errors, paths, strict=True) if each["type"] == "extra_forbidden"]
     meant = {path: _meant_by(schema, path) for path in list(dict.fromkeys(unknown))[:MAX_HINTS]}
     hints = [f"{_show(path)}: did you mean {field}?" for path, field in meant.items() if field]
     shown, is_missing = _show(deepest), first == "Field required"
@@ -156,8 +150,8 @@ def _model_at(schema: type[BaseModel], path: Path) -> type[BaseModel] | None:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for one in get_args(annotation):
-        yield from _models_in(one)
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
 
 
 def example_of(schema: type[BaseModel]) -> dict[str, Any]:

@@ -46,7 +46,9 @@ class Cells:
                 self._place(series, labels)
         if files is not None:
             os.ftruncate(files[0], 8 * ROOM)
-            self._read_labels(files[1])
+            added = os.pread(files[1], os.fstat(files[1]).st_size, 0)  # by a process with these files, in its order
+            for name, *values in map(json.loads, added.splitlines()):
+                self._place(TABLE[name], tuple(values))
         self.values: Values = memoryview(mmap.mmap(files[0] if files else -1, 8 * ROOM)).cast("d")
 
     def at(self, series: Series, *labels: str) -> int:
@@ -61,12 +63,6 @@ class Cells:
     def histogram(self, series: Series, *labels: str) -> Histogram:
         first = self.at(series, *labels)
         return first, series.bounds, first + series.size - 1
-
-    def _read_labels(self, file: int) -> None:
-        """Gives cells to the labels' values that a process with this file has added, in its order."""
-        for line in os.pread(file, os.fstat(file).st_size, 0).splitlines():
-            name, *labels = json.loads(line)
-            self._place(TABLE[name], tuple(labels))
 
     def add(self, theirs: "Cells") -> None:
         """Adds the numbers of another process; of those that no sum makes sense for, the largest counts."""

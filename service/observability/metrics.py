@@ -119,9 +119,9 @@ class Metrics:
     def agreed(self, model: str, cosines: Sequence[float], agree: Sequence[bool]) -> None:
         """A part of two answers that are compared."""
         histogram = self._cells.histogram(series.COSINE, model)
-        observe(self.cells, [histogram] * len(cosines), [max(0.0, one) for one in cosines])
-        for one in agree:
-            self.cells[self._cells.at(series.FIRST, model, str(one).lower())] += 1.0
+        observe(self.cells, [histogram] * len(cosines), [max(0.0, cosine) for cosine in cosines])
+        for agrees in agree:
+            self.cells[self._cells.at(series.FIRST, model, str(agrees).lower())] += 1.0
 
     def operational(self, path: str, status: int) -> None:
         """A response of the route `path`, which is as declared: no client chooses it."""
@@ -129,9 +129,9 @@ class Metrics:
 
     def update_queue(self) -> None:
         """Takes the numbers of the queue as they are now."""
-        for one, labels, value in self._read_queue():
-            at = self._cells.at(one, *labels)
-            self.cells[at] = value + self._before.get((one.name, labels), 0.0)
+        for row, labels, value in self._read_queue():
+            at = self._cells.at(row, *labels)
+            self.cells[at] = value + self._before.get((row.name, labels), 0.0)
 
     def collector(self) -> CellCollector:
         """All series at this moment: of all workers if there are several."""
@@ -142,17 +142,17 @@ class Metrics:
         """Counts what an earlier process with this file had not answered when it ended, and drops its gauges."""
         places, cells = self._cells.places, self.cells
         lost = sum(cells[at] for at in places[series.IN_FLIGHT.name].values())
-        for one in TABLE.values():
-            for at in places[one.name].values() if one.kind is GAUGE else ():
+        for row in TABLE.values():
+            for at in places[row.name].values() if row.kind is GAUGE else ():
                 cells[at] = 0.0
         if lost:
             cells[self._cells.at(series.REQUESTS, UNKNOWN, "500")] += lost
             cells[self._cells.at(series.ERRORS, "worker_ended")] += lost
         # the counters of a queue begin at zero
         self._before: dict[tuple[str, Labels], float] = {}
-        for one in QUEUE_COUNTERS:
-            ends = {labels: cells[at] for labels, at in places[one.name].items()}
+        for row in QUEUE_COUNTERS:
+            ends = {labels: cells[at] for labels, at in places[row.name].items()}
             for labels in [labels for labels in ends if labels[-1:] == ("received",)]:
                 others = [value for each, value in ends.items() if each[:-1] == labels[:-1] and each != labels]
                 ends[*labels[:-1], "failed"] = ends.get((*labels[:-1], "failed"), 0.0) + ends[labels] - sum(others)
-            self._before |= {(one.name, labels): value for labels, value in ends.items()}
+            self._before |= {(row.name, labels): value for labels, value in ends.items()}

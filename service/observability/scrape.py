@@ -29,7 +29,7 @@ def render(collectors: Sequence[Collector], accept: str = "") -> tuple[bytes, st
     """The text and its media type: OpenMetrics if the scraper's Accept header names it."""
     if OPENMETRICS not in accept:
         return b"".join(map(generate_latest, collectors)), CONTENT_TYPE
-    parts = [openmetrics.generate_latest(one).removesuffix(END) for one in collectors]  # type: ignore[no-untyped-call]
+    parts = [openmetrics.generate_latest(each).removesuffix(END) for each in collectors]  # type: ignore[no-untyped-call]
     return b"".join([*parts, END]), openmetrics.CONTENT_TYPE_LATEST
 
 
@@ -44,10 +44,10 @@ class StateCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         names = ["model", "license", "language", "digest", "precision", "device", "version"]
         info = GaugeMetricFamily("bert_info", "Always 1; the labels say what answers", labels=names)
-        for one in self.artifacts:
-            manifest, identity = one.manifest, one.manifest.identity
+        for artifact in self.artifacts:
+            manifest, identity = artifact.manifest, artifact.manifest.identity
             languages = ", ".join(identity.languages)
-            values = [manifest.name, identity.license, languages, one.digest, manifest.precision, manifest.device]
+            values = [manifest.name, identity.license, languages, artifact.digest, manifest.precision, manifest.device]
             info.add_metric([*values, version("packbert")], 1)
         yield info
         ready = {name: float(not reason) for name, reason in self.readiness.items()}
@@ -68,17 +68,17 @@ class StateCollector(Collector):
 def read_queue(models: Mapping[str, Batcher], device_memory: DeviceMemory | None, processes: int) -> Iterator[Reading]:
     """The numbers of the queue that `models` (by name) share; each of the `processes` of this machine has its queue."""
     batchers = models.values()
-    yield from _by_outcome(series.QUEUE_REQUESTS, (), [one.counts for one in batchers])
-    yield from _by_outcome(series.CANARY_REQUESTS, (), [one.canaries for one in batchers])
+    yield from _by_outcome(series.QUEUE_REQUESTS, (), [each.counts for each in batchers])
+    yield from _by_outcome(series.CANARY_REQUESTS, (), [each.canaries for each in batchers])
     if len(batchers) > 1:
-        for name, one in models.items():
-            yield from _by_outcome(series.MODEL_REQUESTS, (name,), [one.counts])
+        for name, each in models.items():
+            yield from _by_outcome(series.MODEL_REQUESTS, (name,), [each.counts])
     batcher = next(iter(batchers))  # queue, clock and watchdog are those of all
     queue, now = batcher.queue, batcher.clock()
-    in_flight, waiting = sum(one.counts.in_flight for one in batchers), queue.waiting_requests
+    in_flight, waiting = sum(each.counts.in_flight for each in batchers), queue.waiting_requests
     numbers: dict[Series, float] = {
-        series.FAILED_RUNS: sum(one.failures.failed_runs for one in batchers),
-        series.OUT_OF_MEMORY_RUNS: sum(one.failures.out_of_memory for one in batchers),
+        series.FAILED_RUNS: sum(each.failures.failed_runs for each in batchers),
+        series.OUT_OF_MEMORY_RUNS: sum(each.failures.out_of_memory for each in batchers),
         series.INFLIGHT: in_flight,
         series.WAITING: waiting,
         series.RUNNING: in_flight - waiting,
@@ -99,4 +99,4 @@ def read_queue(models: Mapping[str, Batcher], device_memory: DeviceMemory | None
 def _by_outcome(name: Series, labels: Labels, counts: Sequence[RequestCounts]) -> Iterator[Reading]:
     """The sums of the counts."""
     for outcome in RequestCounts.__slots__:
-        yield name, (*labels, outcome), sum(getattr(one, outcome) for one in counts)
+        yield name, (*labels, outcome), sum(getattr(each, outcome) for each in counts)

@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from ..errors import ServiceError, Unavailable
 from ..turns import TRACEPARENT
 
 NAME = "packbert"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
@@ -31,10 +32,11 @@ READ_HEADERS = (b"traceparent", b"tracestate", b"user-agent")
 MAX_AGENT = 256  # characters of the user agent that a span has
 SAMPLED_FLAG = trace.TraceFlags.SAMPLED
 Attributes = Mapping[str, str | int | float]
+Stage = tuple[str, float, float]  # name, start by time.perf_counter and duration in seconds: 0 if it did not happen
 
 
 class Tracing:
-    """Makes the spans of one process; a thread of the SDK sends them. `close` sends the last ones."""
+    """Makes the spans of one process; a thread of the SDK sends them. `close` sends what is left."""
 
     def __init__(self) -> None:
         resource = Resource({SERVICE_VERSION: version(NAME)}).merge(Resource.create())
@@ -72,28 +74,22 @@ class Tracing:
             finally:
                 TRACEPARENT.reset(token)
 
-    def record_outcome(self, status: int, attributes: Attributes, error: str = "") -> None:
-        """What became of the current request; `error` is the code of the error that it got."""
-        span = trace.get_current_span()
-        span.set_attributes({"http.response.status_code": status, **attributes})
-        if error:
-            span.set_attribute("error.type", error)
+    def record(self, attributes: Attributes, stages: Iterable[Stage], error: ServiceError | None = None) -> None:
+        """What became of the current request, and child spans of its stages, with the error if it ended them."""
+        request, status = trace.get_current_span(), error.status if error else 200
+        request.set_attributes({"http.response.status_code": status, **attributes})
+        if error is not None:
+            request.set_attribute("error.type", error.code)
         if status >= 500:
-            span.set_status(trace.StatusCode.ERROR)
-
-    def record_stages(self, stages: Iterable[tuple[str, float, float]], error: str = "") -> None:
-        """Child spans of the current request: name, start and duration in seconds, the start by time.perf_counter.
-
-        A stage without a duration did not happen and has no span; `error` is the code of the error that ended them.
-        """
-        request = trace.get_current_span()
+            request.set_status(trace.StatusCode.ERROR)
         if not request.is_recording():
             return
+        ended_by = error.code if isinstance(error, Unavailable) else ""
         epoch = time.time_ns() - time.perf_counter_ns()
         for name, start, seconds in stages:
             if seconds > 0:
                 began, ended = epoch + round(1e9 * start), epoch + round(1e9 * (start + seconds))
-                self._add_span(name, began, ended, parent=request.get_span_context(), error=error)
+                self._add_span(name, began, ended, parent=request.get_span_context(), error=ended_by)
 
     def record_batch(self, requests: Mapping[str, int], *, sequences: int, tokens: int, seconds: float) -> None:
         """A run that has just ended: a span with links to the requests, and below each of them a span `run`.

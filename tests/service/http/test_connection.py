@@ -492,17 +492,18 @@ async def test_nothing_is_written_after_a_disconnect_with_pipelined_requests(con
 @connected
 async def test_a_connection_is_idle_before_its_first_request_and_between_two(connection: Client) -> None:
     await asyncio.sleep(1)
-    assert connection.protocol.idle_since() == 0
+    assert (connection.protocol.is_idle, connection.protocol.since) == (True, 0)
     await connection.send(POST)
-    assert connection.protocol.idle_since() is None
+    assert not connection.protocol.is_idle
     connection.may_respond.clear()
     await connection.send(b"1234567890")
-    assert connection.protocol.idle_since() is None
+    assert not connection.protocol.is_idle
     connection.may_respond.set()
     await settle()
-    assert connection.protocol.idle_since() == connection.time.now == 1
+    assert connection.protocol.is_idle
+    assert connection.protocol.since == connection.time.now == 1
     await connection.send(GET[:5])
-    assert connection.protocol.idle_since() is None
+    assert not connection.protocol.is_idle
 
 
 @on_fake_transport
@@ -629,7 +630,7 @@ async def test_a_request_answered_before_its_body_gets_no_other_response(connect
 async def test_a_connection_in_the_reserve_answers_probes_and_closes(connection: Client) -> None:
     limits = connection.protocol.limits
     connection.protocol.in_reserve = True
-    limits.is_over, limits.probes = lambda: True, frozenset({"/health"})
+    limits.open, limits.most, limits.probes = 2, 1, frozenset({"/health"})
     await connection.send(GET.replace(b"/health", b"/health?x=1"))
     assert (connection.statuses, connection.transport.closed) == ([200], True)
 
@@ -639,7 +640,7 @@ async def test_a_connection_in_the_reserve_refuses_what_is_no_probe(connection: 
     connection.rejections = [(503, "connections_full")]
     limits = connection.protocol.limits
     connection.protocol.in_reserve = True
-    limits.is_over, limits.most = lambda: True, 7
+    limits.open, limits.most = 8, 7
     await connection.send(POST)
     assert connection.statuses == [503]
     assert b"\r\nretry-after: 1\r\n" in connection.transport.written

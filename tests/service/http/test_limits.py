@@ -13,7 +13,7 @@ from packbert.service.errors import BuffersFull, TooLarge
 from packbert.service.http.endpoint import TaskRequest
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.http.limits import LOOK_AGAIN_SECONDS as RETRY_SECONDS
-from packbert.service.http.limits import TRIM_SECONDS, Acceptor, BufferedBytes
+from packbert.service.http.limits import TRIM_SECONDS, Acceptor, BufferedBytes, ConnectionLimits
 from tests.service.fakes import FakeTime, on_loop, played
 
 
@@ -31,14 +31,17 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
     def give_way(self) -> None:
-        self.server.connections.remove(self)
-        self.server.acceptor.on_connection_lost()
+        self.leave()
         self.transport.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
         if self in self.server.connections:
-            self.server.connections.remove(self)
-            self.server.acceptor.on_connection_lost()
+            self.leave()
+
+    def leave(self) -> None:
+        self.server.connections.remove(self)
+        self.server.limits.open -= 1
+        self.server.limits.on_connection_lost()
 
 
 class EchoServer:
@@ -48,13 +51,18 @@ class EchoServer:
         self.reserved: list[bool] = []  # of each connection
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.acceptor = Acceptor([self.listener], self.make, most=most, reserve=0, give_place=self.give_place)
+        self.limits = ConnectionLimits(most=most)
+        self.acceptor = Acceptor([self.listener], self.limits, self.make)
+        self.let_give_place(self.keep)
 
     def make(self, in_reserve: bool) -> Echo:
         self.reserved.append(in_reserve)
         return Echo(self)
 
-    def give_place(self, _: bool) -> bool:
+    def let_give_place(self, give_place: Callable[[], bool]) -> None:
+        self.acceptor._give_place = lambda *, reserve_is_full: give_place()  # type: ignore[method-assign]
+
+    def keep(self) -> bool:
         self.asked_for_room += 1
         return False
 
@@ -71,7 +79,6 @@ def serve(most: int, story: Callable[[EchoServer], Awaitable[None]]) -> None:
         server.acceptor.close()
         for connection in [*server.connections]:
             connection.transport.abort()
-        await server.acceptor.wait_closed()
         await asyncio.sleep(0)
 
     asyncio.run(run())
@@ -82,11 +89,11 @@ def test_a_connection_over_the_number_is_served_after_another_one_has_ended() ->
         clients = [await server.connect() for _ in range(3)]
         for reader, _ in clients[:2]:
             assert await reader.readexactly(1) == b"x"
-        assert len(server.connections) == server.acceptor.open == 2
+        assert len(server.connections) == server.limits.open == 2
         assert server.asked_for_room >= 1
         clients[0][1].close()
         assert await clients[2][0].readexactly(1) == b"x"
-        assert len(server.connections) == server.acceptor.open == 2
+        assert len(server.connections) == server.limits.open == 2
         for _, writer in clients:
             writer.close()
 
@@ -95,7 +102,7 @@ def test_a_connection_over_the_number_is_served_after_another_one_has_ended() ->
 
 def test_connections_over_the_number_are_accepted_as_far_as_the_reserve_goes() -> None:
     async def story(server: EchoServer) -> None:
-        server.acceptor.reserve = 2
+        server.limits.reserve = 2
         clients = [await server.connect() for _ in range(6)]
         for reader, _ in clients[:5]:
             assert await reader.readexactly(1) == b"x"
@@ -112,12 +119,13 @@ def test_connections_over_the_number_are_accepted_as_far_as_the_reserve_goes() -
 
 def test_a_connection_that_finds_room_is_not_in_the_reserve() -> None:
     async def story(server: EchoServer) -> None:
-        def give_place(_: bool) -> bool:
+        def give_place() -> bool:
             """As the service does: the connection does not count any more, although its end is still to come."""
             server.connections[0].give_way()
             return True
 
-        server.acceptor.reserve, server.acceptor._give_place = 1, give_place
+        server.limits.reserve = 1
+        server.let_give_place(give_place)
         for number in range(5):
             reader, writer = await server.connect()
             assert await reader.readexactly(1) == b"x"
@@ -155,10 +163,11 @@ class FullListener:
 @played
 async def test_without_a_free_descriptor_it_tries_again_once_a_second(time: FakeTime) -> None:
     listener: Any = FullListener()
-    acceptor = Acceptor([listener], lambda _: asyncio.Protocol(), most=10, reserve=0, give_place=lambda _: False)
+    limits = ConnectionLimits(most=10)
+    acceptor = Acceptor([listener], limits, lambda _: asyncio.Protocol())
     await asyncio.sleep(10.5 * RETRY_SECONDS)
     assert 10 <= listener.attempts <= 12
-    assert acceptor.open == 0
+    assert limits.open == 0
     assert time.now == 10.5 * RETRY_SECONDS
     acceptor.close()
 

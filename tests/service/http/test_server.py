@@ -20,10 +20,11 @@ from benchmarks.harness.client import Connection, Outcome, ask_once, get, post
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.address import ListenError
 from packbert.service.errors import Overloaded
+from packbert.service.http import limits as limits_module
 from packbert.service.http import server as server_module
 from packbert.service.http.connection import SLICE_BYTES
-from packbert.service.http.limits import RESERVE
-from packbert.service.http.server import AFTER_DRAIN_SECONDS, LAST_CONNECTIONS_SECONDS, MIN_IDLE_SECONDS, Server
+from packbert.service.http.limits import MIN_IDLE_SECONDS
+from packbert.service.http.server import AFTER_DRAIN_SECONDS, LAST_CONNECTIONS_SECONDS, RESERVE, Server
 from tests.service.fakes import FakeTime, on_loop, settle
 from tests.service.http.fake_model import FakeModel
 from tests.service.modeless import LOOPS, play_server, run_server
@@ -52,6 +53,9 @@ class OpenModel(FakeModel):
     """Has no model to load."""
 
     async def open(self) -> None: ...
+
+    async def loaded(self) -> str:
+        return "loading"  # so that nothing is announced
 
     async def close(self) -> None: ...
 
@@ -126,7 +130,7 @@ def test_a_server_without_places_answers_probes_and_says_it_is_full(bert_artifac
 
 @on_loop
 async def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MIN_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(limits_module, "MIN_IDLE_SECONDS", 0.0)
     models: Any = OpenModel(port=0)
     server = server_module.build(models.settings, models)
     server.limits.most = 2
@@ -218,7 +222,7 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 async def settled(server: Server) -> None:
     """No connection is left in any list: all clients have gone."""
     async with asyncio.timeout(60):
-        while server.limits.connections or server.acceptor is None or server.acceptor.open:
+        while server.limits.connections or server.limits.open:
             await settle()
     assert [*server.limits.heads, *server.limits.bodies, *server.limits.tasks] == []
 

@@ -37,7 +37,7 @@ def shape(value: Any) -> Any:
 
 @pytest.mark.parametrize(("line", "code"), [("", "loading"), ("downloading", "exporting")])
 def test_until_it_is_loaded_each_route_refuses_in_its_own_shape(line: str, code: str, bert_artifact: Path) -> None:
-    settings = Settings(model=str(bert_artifact))
+    settings = Settings(model=str(bert_artifact), access_log=True)  # a line of the log names no model then
     models = modeless(open_artifact(bert_artifact), settings)
     models.draining, loaded = True, create_app(models)
     starting = Starting(settings, models.metrics)
