@@ -8,24 +8,25 @@ from .artifact.cpu import BF16
 from .artifact.manifest import TOKEN_WEIGHTS
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError, PrecisionError
-from .graph.alibi import AlibiRows, BlockedAlibiRows
+from .graph.alibi import AlibiRows
 from .graph.attention import (
     Attention,
     Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
+    PackedRows,
     PlainRows,
-    variants,
+    of_family,
 )
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
-from .graph.disentangled import DisentangledRows, WholeTableRows
+from .graph.disentangled import DisentangledRows
 from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.pooling import build_sentence, build_token_outputs
 from .graph.relative import RelativeRows
-from .graph.rotary import BlockedRotaryRows, RotaryRows
+from .graph.rotary import RotaryRows
 from .graph.states import build_attention, declare_states, name_states
 from .labels import Classifier, classifier_of
 from .lazy_weight import LazyWeight
@@ -36,13 +37,11 @@ from .tokenizer_check import ModelBounds, why_unusable
 from .verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
-POSITIONAL = {  # `Architecture.positional` -> what replaces each kind of attention
-    "alibi": variants(BlockedAlibiRows, AlibiRows),
-    "disentangled": variants(DisentangledRows, WholeTableRows),
-    "relative": variants(RelativeRows, RelativeRows),
-    "rotary": {  # OpenVINO 2026.4 does not read ONNX Runtime's operator
-        kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
-    },
+POSITIONAL: Mapping[str, type[PackedRows]] = {  # by `Architecture.positional`
+    "alibi": AlibiRows,
+    "disentangled": DisentangledRows,
+    "relative": RelativeRows,
+    "rotary": RotaryRows,
 }
 ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
@@ -164,11 +163,9 @@ def attention_for(precision: str, device: str, sizes: Architecture, *, masks_key
     """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows."""
     fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
     kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
-    if not sizes.positional:
-        return kind
-    if kind not in POSITIONAL[sizes.positional]:
+    if precision == BF16 and sizes.positional == "rotary":  # OpenVINO 2026.4 does not read ONNX Runtime's operator
         raise PrecisionError(f"precision {precision} is not built for family {sizes.family}: choose fp32 or int8")
-    return POSITIONAL[sizes.positional][kind]
+    return of_family(POSITIONAL[sizes.positional], kind) if sizes.positional else kind
 
 
 def _check_all_used(checkpoint: Checkpoint) -> None:

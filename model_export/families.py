@@ -43,7 +43,7 @@ DEBERTA_SUPPORTED = {
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
 MPNET_TOKENS = ROBERTA_TOKENS | {"unk": "[UNK]"}
-BERT_KEYS = {
+BERT_KEYS = {  # our number -> the config's key
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
     "embedding": "hidden_size",
@@ -55,21 +55,22 @@ BERT_KEYS = {
     "positions": "max_position_embeddings",
     "segments": "type_vocab_size",
 }
-BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2, "max_position_embeddings": 512}
+BERT_DEFAULTS = {  # transformers', for keys that the config lacks
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+}
 # transformers reads the last token for a multiple-choice head unless the config says otherwise
 NO_SUMMARY = {"summary_type": "last", "summary_use_proj": False, "summary_activation": None}
 DISTILBERT_KEYS = {
-    "vocabulary": "vocab_size",
     "hidden": "dim",
     "embedding": "dim",
     "layers": "n_layers",
     "heads": "n_heads",
     "intermediate": "hidden_dim",
     "activation": "activation",
-    "positions": "max_position_embeddings",
 }
-KEYS_WITHOUT_SEGMENTS = {ours: key for ours, key in BERT_KEYS.items() if ours != "segments"}
-MODERNBERT_KEYS = KEYS_WITHOUT_SEGMENTS | {"activation": "hidden_activation", "norm_epsilon": "norm_eps"}
 MODERNBERT_BIASES = {
     **dict.fromkeys(("projections", "attention"), "attention_bias"),
     **dict.fromkeys(("gated", "output"), "mlp_bias"),
@@ -77,7 +78,7 @@ MODERNBERT_BIASES = {
     **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
     **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
 }
-NOMIC_KEYS = BERT_KEYS | {  # as transformers names them, or as they were published
+NOMIC_KEYS = {  # as transformers names them, or as they were published
     "hidden": "hidden_size|n_embd",
     "embedding": "hidden_size|n_embd",
     "layers": "num_hidden_layers|n_layer",
@@ -113,9 +114,8 @@ class Family:
     parts: Mapping[str, str] = field(default_factory=lambda: stored.BERT_PARTS)  # part of the encoder -> stored name
     # part of a head -> stored name; "|" is between two names that are in use
     heads: Mapping[str, str] = field(default_factory=lambda: stored.BERT_HEADS)
-    # our number -> the config's key; "|" is between two that are in use
-    keys: Mapping[str, str] = field(default_factory=lambda: BERT_KEYS)
-    defaults: Config = field(default_factory=lambda: BERT_DEFAULTS)  # transformers', for keys that the config lacks
+    keys: Mapping[str, str] = field(default_factory=dict)  # rows that replace those of BERT_KEYS; "|" as in `heads`
+    defaults: Config = field(default_factory=dict)  # rows that replace those of BERT_DEFAULTS
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
@@ -156,7 +156,6 @@ def without(names: Mapping[str, str], *parts: str) -> dict[str, str]:
 ROBERTA = Family(
     prefix="roberta.",
     heads=stored.DENSE_CLASSIFIER | renamed(stored.BERT_MLM, stored.ROBERTA_RULES),
-    defaults=BERT_DEFAULTS | {"pad_token_id": 1},
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
     mlm_activation="gelu",
     labels_activation="tanh",
@@ -168,7 +167,7 @@ GTE = Family(
     | {"projections": "encoder.layer.{i}.attention.qkv_proj", "gated": "encoder.layer.{i}.mlp.up_gate_proj"},
     heads=stored.CLASSIFIERS
     | {"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.norm", "mlm_decoder": "lm_head.decoder"},
-    defaults=BERT_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192},
+    defaults={"type_vocab_size": 1, "max_position_embeddings": 8192},
     positional="rotary",
     rotary=gte_rotary,
     is_gated=True,
@@ -180,7 +179,7 @@ GTE = Family(
 JINA = Family(
     prefix="bert.",
     parts=without(stored.BERT_PARTS, "position", "intermediate") | stored.JINA_PARTS,
-    keys=BERT_KEYS | {"activation": "feed_forward_type"},
+    keys={"activation": "feed_forward_type"},
     positional="alibi",
     is_gated=True,
     slices={"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
@@ -204,8 +203,8 @@ FAMILIES = {
         prefix="albert.",
         parts=renamed(stored.BERT_PARTS, stored.ALBERT_RULES) | {"projection": "encoder.embedding_hidden_mapping_in"},
         heads=renamed(stored.BERT_HEADS, stored.ALBERT_HEAD_RULES),
-        keys=BERT_KEYS | {"embedding": "embedding_size"},
-        defaults=BERT_DEFAULTS | {"hidden_act": "gelu_new", "embedding_size": 128, "num_hidden_groups": 1},
+        keys={"embedding": "embedding_size"},
+        defaults={"hidden_act": "gelu_new", "embedding_size": 128},
         layer=lambda config, i: int(
             i / (config["num_hidden_layers"] / int_setting(config, "num_hidden_groups", 1, least=1))
         ),
@@ -217,7 +216,7 @@ FAMILIES = {
         parts=renamed(without(stored.BERT_PARTS, "segment", "pooler"), stored.DISTILBERT_RULES),
         heads=stored.DISTILBERT_HEADS,
         keys=DISTILBERT_KEYS,
-        defaults={"activation": "gelu", "max_position_embeddings": 512},
+        defaults={"activation": "gelu"},
         fixed={"norm_epsilon": 1e-12, "segments": 0},
         labels_activation="relu",
         choices_activation="relu",
@@ -234,8 +233,8 @@ FAMILIES = {
         prefix="electra.",
         parts=without(stored.BERT_PARTS, "pooler") | {"projection": "embeddings_project"},
         heads=stored.ELECTRA_HEADS,
-        keys=BERT_KEYS | {"embedding": "embedding_size"},
-        defaults=BERT_DEFAULTS | {"embedding_size": 128},
+        keys={"embedding": "embedding_size"},
+        defaults={"embedding_size": 128},
         mlm_activation="gelu",
         labels_activation="gelu",
         choices_activation="gelu",
@@ -245,7 +244,6 @@ FAMILIES = {
         prefix="mpnet.",
         parts=renamed(stored.BERT_PARTS, stored.MPNET_RULES) | {"relative": "encoder.relative_attention_bias"},
         heads=ROBERTA.heads,
-        keys=KEYS_WITHOUT_SEGMENTS,
         fixed={"segments": 0},
         position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
         positional="relative",
@@ -257,7 +255,7 @@ FAMILIES = {
         prefix="model.",
         parts=stored.MODERNBERT_PARTS,
         heads=stored.MODERNBERT_HEADS,
-        keys=MODERNBERT_KEYS,
+        keys={"activation": "hidden_activation", "norm_epsilon": "norm_eps"},
         defaults={"norm_eps": 1e-5, "hidden_activation": "gelu", "max_position_embeddings": 8192},
         fixed={"segments": 0},
         positional="rotary",
@@ -282,7 +280,7 @@ FAMILIES = {
         | {"projections": "encoder.layers.{i}.attn.Wqkv", "gate": "encoder.layers.{i}.mlp.fc11"},
         heads=stored.CLASSIFIERS | renamed(stored.BERT_MLM, {"LayerNorm": "layer_norm"}),
         keys=NOMIC_KEYS,
-        defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "hidden_act": "silu", "max_position_embeddings": 2048},
+        defaults={"hidden_act": "silu", "max_position_embeddings": 2048},
         positional="rotary",
         rotary=nomic_rotary,
         is_gated=True,
@@ -304,8 +302,8 @@ FAMILIES = {
         parts=without(stored.BERT_PARTS, "position", "pooler")
         | {"projection": "embeddings_project", "turns": "encoder.embed_positions"},
         heads=stored.ELECTRA_CLASSIFIERS | stored.BERT_MLM,
-        keys=BERT_KEYS | {"embedding": "embedding_size|hidden_size"},
-        defaults=BERT_DEFAULTS | {"max_position_embeddings": 1536} | NO_SUMMARY,
+        keys={"embedding": "embedding_size|hidden_size"},
+        defaults={"max_position_embeddings": 1536} | NO_SUMMARY,
         positional="rotary",
         rotary=roformer_rotary,
         supported={"hidden_act": ("gelu", None)},
@@ -318,8 +316,7 @@ FAMILIES = {
         parts=renamed(without(stored.BERT_PARTS, "position", "segment", "pooler"), {r"(self\.\w+)": r"\1_proj"})
         | stored.DEBERTA_PARTS,
         heads=stored.DEBERTA_HEADS,
-        keys=KEYS_WITHOUT_SEGMENTS,
-        defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
+        defaults={"layer_norm_eps": 1e-7},
         fixed={"segments": 0},
         positional="disentangled",
         relative=relative_positions,
@@ -355,12 +352,12 @@ def architecture_of(config: Config) -> Architecture:
                 f"config.json sets {key} to {config.get(key)!r}, which is not supported (only {accepted[0]!r} is): "
                 "choose a checkpoint that was trained so"
             )
-    values = dict(family.fixed) | {ours: _value(config, family, ours, theirs) for ours, theirs in family.keys.items()}
+    keys = {ours: key for ours, key in (BERT_KEYS | dict(family.keys)).items() if ours not in family.fixed}
+    values = dict(family.fixed) | {ours: _value(config, family, ours, key) for ours, key in keys.items()}
     activation = values.pop("activation")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ExportError(
-            f"config.json sets {family.keys['activation']} to {activation!r}; "
-            f"supported are {', '.join(sorted(ACTIVATIONS))}"
+            f"config.json sets {keys['activation']} to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}"
         )
     if values["hidden"] % values["heads"]:
         raise ExportError(
@@ -387,7 +384,7 @@ def architecture_of(config: Config) -> Architecture:
 def _value(config: Config, family: Family, ours: str, key: str) -> Any:
     known = key.split("|")
     key = next((one for one in known if config.get(one) is not None), known[0])
-    value = config.get(key, family.defaults.get(key))
+    value = config.get(key, family.defaults.get(key, BERT_DEFAULTS.get(key)))
     if value is None:
         raise ExportError(f"config.json has no {key}, which family {config['model_type']!r} needs")
     if ours == "activation":

@@ -134,6 +134,9 @@ class PackedRows(Attention):
     """
 
     layout: ClassVar[str] = PACKED_ROWS
+    reads_shapes: ClassVar[bool] = (
+        True  # whether the layers may depend on a Shape, whose result is in the host's memory
+    )
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
     _index: Mapping[bool, RowIndex] = field(init=False)  # by whether the layer is the last
@@ -269,8 +272,10 @@ class Bf16PackedRows(PackedRows):
 class PlainRows(PackedRows):
     """Packed rows for heads on CUDA that PackedMultiHeadAttention has no kernel for.
 
-    A query's place is its slot: its head's index would need a Shape, whose result is in the host's memory.
+    A query's place is its slot: its head's index would need a Shape.
     """
+
+    reads_shapes: ClassVar[bool] = False
 
     def _output_indices(self, queries: QuerySlots) -> Value:
         return queries.of_tokens
@@ -321,11 +326,10 @@ class CumulativeLengths(Attention):
             return query, self.linear.product(states, projections.key[0])
 
 
-def variants(rows: type[PackedRows], plain: type[PackedRows]) -> Mapping[type[Attention], type[Attention]]:
-    """A family's attention in place of each kind: `rows`, or `plain` on CUDA, with what distinguishes that kind.
+def of_family(rows: type[PackedRows], kind: type[Attention]) -> type[Attention]:
+    """A family's `rows` with what distinguishes `kind`.
 
-    On CUDA it is in rows, whatever the size of the heads: with a bias the packed kernels pad every text to the longest.
+    On CUDA they are rows, whatever the size of the heads: with a bias the packed kernels pad every text to the longest.
     """
-    families = {PackedRows: rows, FusedPackedRows: rows, Bf16PackedRows: rows, PlainRows: plain}
-    found = {kind: type(f"{kind.__name__}Of{one.__name__}", (one, kind), {}) for kind, one in families.items()}
-    return found | {CumulativeLengths: found[PlainRows]}
+    kind = PlainRows if kind is CumulativeLengths else kind
+    return type(f"{kind.__name__}Of{rows.__name__}", (rows, kind), {})

@@ -17,7 +17,7 @@ from .attention import PackedRows, Projections, Slots, concat_rows
 from .builder import TYPES, GraphBuilder, Value
 from .channel_shift import NoShift
 from .linear import Linear, Norm
-from .positions import PositionedRows, differences, positions_of
+from .positions import differences, distances_in, positions_of
 
 CONTENT_TO_POSITION = "c2p"  # the term with K; the other term has Q
 
@@ -75,10 +75,11 @@ def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: 
 
 
 @dataclass(slots=True)
-class DisentangledRows(PositionedRows):
+class DisentangledRows(PackedRows):
     """Packed rows with the scores of the distances added to the bias in each layer.
 
-    The tables are cut to the rows that the batch needs: 127 of 512 if its longest text has 64 tokens.
+    The tables are cut to the rows that the batch needs, 127 of 512 if its longest text has 64 tokens; but on CUDA they
+    are whole.
     """
 
     _rows: Mapping[bool, Value] = field(init=False)  # by `last`, [rows, heads, queries, width]: each pair's table row
@@ -87,9 +88,9 @@ class DisentangledRows(PositionedRows):
     def _place(self, slots: Slots) -> None:
         PackedRows._place(self, slots)
         with self.g.scope("distances"):
-            self._cut = self._find_cut(slots.every.tokens)
+            self._cut = self._find_cut(slots.every.tokens) if self.reads_shapes else ()
             self._rows = {
-                last: self._table_rows(self._distances(queries.tokens, selected=last))
+                last: self._table_rows(distances_in(self.g, queries.tokens, selected=last))
                 for last, queries in slots.queries.items()
             }
 
@@ -158,13 +159,6 @@ class DisentangledRows(PositionedRows):
         relative = self.parts.architecture.relative
         assert relative is not None
         return relative
-
-
-class WholeTableRows(DisentangledRows):
-    """Disentangled rows for CUDA, with whole tables: the place to cut them would need a Shape."""
-
-    def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
 
 def add_convolution(

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from ..architecture import Rotary
 from .attention import Projections
-from .blocks import BlockedRows, DistanceRows
+from .blocks import DistanceRows
 from .builder import TYPES, Value
+from .positions import positions_in
 
 
 class RotaryRows(DistanceRows):
@@ -38,7 +39,7 @@ class RotaryRows(DistanceRows):
         layer = projections.layer
         if not self.parts.architecture.rotary[layer].turns_values:
             return DistanceRows._values_of(self, projections, states)
-        return self._prepare("value", self.linear.affine(states, *projections.value), layer, self._positions())
+        return self._prepare("value", self.linear.affine(states, *projections.value), layer, positions_in(self.g))
 
 
 def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
@@ -47,7 +48,3 @@ def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
     powers = np.power(rotary.theta, exponents.astype(np.float64)).astype(np.float32)
     frequencies = np.float32(1) / powers / np.float32(rotary.divisor)
     return np.outer(np.arange(positions, dtype=np.float32), frequencies).astype(np.float64)
-
-
-class BlockedRotaryRows(RotaryRows, BlockedRows):
-    """Blocked rows whose queries and keys are turned."""
