@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from .architecture import Architecture
 from .artifact.cpu import BF16
-from .artifact.manifest import TOKEN_WEIGHTS
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError, PrecisionError
 from .graph.alibi import AlibiRows
@@ -24,7 +23,6 @@ from .graph.disentangled import DisentangledRows
 from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
-from .graph.pooling import build_sentence, build_token_outputs
 from .graph.relative import RelativeRows
 from .graph.rotary import RotaryRows
 from .graph.states import build_attention, declare_states, name_states
@@ -46,7 +44,6 @@ POSITIONAL: Mapping[str, type[PackedRows]] = {  # by `Architecture.positional`
 ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
 PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
-MAX_LISTED = 5  # weights in an error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +117,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
 
     def add_heads(graph: GraphBuilder, states: Value) -> Heads:
         """Adds the heads that read `states`, those after the last layer."""
-        heads = Heads(graph, parts, classifier, selected.lm_head(), states, sentence.sparse)
+        heads = Heads(graph, parts, classifier, selected.lm_head(), states, sentence)
         heads.build()
-        if sentence.pooling == "sentence":
-            build_sentence(graph, heads.hidden, sizes.hidden, sentence)
-            heads.present.append("sentence")
-        build_token_outputs(graph, heads.tokens, sentence)
-        heads.present += sentence.of_tokens
-        if TOKEN_WEIGHTS in sentence.of_tokens and heads.missing.pop("sparse", ""):
-            heads.present.append("sparse")
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
@@ -143,8 +133,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     maps = GraphBuilder(selected.dtype)
     build_attention(encoder_in(maps))
     heads.present.append("attention")
-    parts.ignore_known()
-    _check_all_used(checkpoint)
+    parts.check_all_read()
     return BuiltModel(
         graph=graph,
         attention=maps,
@@ -166,16 +155,6 @@ def attention_for(precision: str, device: str, sizes: Architecture, *, masks_key
     if precision == BF16 and sizes.positional == "rotary":  # OpenVINO 2026.4 does not read ONNX Runtime's operator
         raise PrecisionError(f"precision {precision} is not built for family {sizes.family}: choose fp32 or int8")
     return of_family(POSITIONAL[sizes.positional], kind) if sizes.positional else kind
-
-
-def _check_all_used(checkpoint: Checkpoint) -> None:
-    """Raises ExportError if a weight is left over."""
-    if unused := checkpoint.unused_weights():
-        more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
-        raise ExportError(
-            f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
-            "The answers would not be the model's"
-        )
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:

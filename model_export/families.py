@@ -32,17 +32,8 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
     "relative_attention_num_buckets": (32, None),
     "num_experts": (0, None),
 }
-DEBERTA_SUPPORTED = {
-    "relative_attention": (True,),
-    "position_biased_input": (False,),
-    "type_vocab_size": (0, None),
-    "pooler_hidden_act": ("gelu", None),
-    "conv_kernel_size": (CONVOLUTION_WIDTH, 0, None),
-    "conv_groups": (1, None),
-}
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
-MPNET_TOKENS = ROBERTA_TOKENS | {"unk": "[UNK]"}
 BERT_KEYS = {  # our number -> the config's key
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -63,47 +54,6 @@ BERT_DEFAULTS = {  # transformers', for keys that the config lacks
 }
 # transformers reads the last token for a multiple-choice head unless the config says otherwise
 NO_SUMMARY = {"summary_type": "last", "summary_use_proj": False, "summary_activation": None}
-DISTILBERT_KEYS = {
-    "hidden": "dim",
-    "embedding": "dim",
-    "layers": "n_layers",
-    "heads": "n_heads",
-    "intermediate": "hidden_dim",
-    "activation": "activation",
-}
-MODERNBERT_BIASES = {
-    **dict.fromkeys(("projections", "attention"), "attention_bias"),
-    **dict.fromkeys(("gated", "output"), "mlp_bias"),
-    **dict.fromkeys(("embedding_norm", "attention_norm", "output_norm", "final_norm"), "norm_bias"),
-    **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
-    **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
-}
-NOMIC_KEYS = {  # as transformers names them, or as they were published
-    "hidden": "hidden_size|n_embd",
-    "embedding": "hidden_size|n_embd",
-    "layers": "num_hidden_layers|n_layer",
-    "heads": "num_attention_heads|n_head",
-    "intermediate": "intermediate_size|n_inner",
-    "activation": "hidden_act|activation_function",
-    "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
-    "positions": "max_position_embeddings|n_positions",
-}
-NOMIC_BIASES = {
-    **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
-    **dict.fromkeys(("intermediate", "gate"), "mlp_fc1_bias"),
-    "output": "mlp_fc2_bias",
-}
-NOMIC_SUPPORTED: Config = {
-    **dict.fromkeys(("prenorm", "causal", "use_rms_norm", "parallel_block", "rotary_emb_interleaved"), (False, None)),
-    **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base"), (None,)),
-    "rotary_emb_fraction": (1.0, None),
-}
-GTE_SUPPORTED: Config = {
-    "position_embedding_type": ("rope", None),
-    "layer_norm_type": ("layer_norm", None),
-    "pack_qkv": (True, None),
-    "logn_attention_scale": (False, None),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +77,11 @@ class Family:
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
     supported: Config = field(default_factory=dict)  # rows that replace those of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
-    relative: Callable[[Config], RelativePositions | None] = lambda config: None
+    relative: Callable[[Config], RelativePositions] = lambda config: RelativePositions()
     pair: str = ""  # the pair head's training objective, a key of labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
-    mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
-    labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead
-    choices_activation: str = ""  # of the dense layer before the multiple-choice logit; "" if it reads the pooler
+    # of mlm_dense, otherwise the encoder's; of labels_dense and choices_dense, otherwise these heads read the pooler
+    activations: Mapping[str, str] = field(default_factory=dict)
     tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
     tokenizer: str | None = None  # transformers' class if a checkpoint names none; None: of its files
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
@@ -157,8 +106,7 @@ ROBERTA = Family(
     prefix="roberta.",
     heads=stored.DENSE_CLASSIFIER | renamed(stored.BERT_MLM, stored.ROBERTA_RULES),
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
-    mlm_activation="gelu",
-    labels_activation="tanh",
+    activations={"mlm_dense": "gelu", "labels_dense": "tanh"},
     tokens=ROBERTA_TOKENS,
 )
 GTE = Family(
@@ -173,7 +121,12 @@ GTE = Family(
     is_gated=True,
     slices=stored.PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
     biases={"gated": ""},
-    supported=GTE_SUPPORTED,
+    supported={
+        "position_embedding_type": ("rope", None),
+        "layer_norm_type": ("layer_norm", None),
+        "pack_qkv": (True, None),
+        "logn_attention_scale": (False, None),
+    },
     tokens=ROBERTA_TOKENS,
 )
 JINA = Family(
@@ -186,7 +139,7 @@ JINA = Family(
     biases={"gated": ""},
     supported={"position_embedding_type": ("alibi",), "hidden_act": ("gelu", None)},
     pair="is_next",
-    mlm_activation="gelu",
+    activations={"mlm_dense": "gelu"},
     tokens=ROBERTA_TOKENS,
 )
 FAMILIES = {
@@ -215,11 +168,17 @@ FAMILIES = {
         prefix="distilbert.",
         parts=renamed(without(stored.BERT_PARTS, "segment", "pooler"), stored.DISTILBERT_RULES),
         heads=stored.DISTILBERT_HEADS,
-        keys=DISTILBERT_KEYS,
+        keys={
+            "hidden": "dim",
+            "embedding": "dim",
+            "layers": "n_layers",
+            "heads": "n_heads",
+            "intermediate": "hidden_dim",
+            "activation": "activation",
+        },
         defaults={"activation": "gelu"},
         fixed={"norm_epsilon": 1e-12, "segments": 0},
-        labels_activation="relu",
-        choices_activation="relu",
+        activations={"labels_dense": "relu", "choices_dense": "relu"},
     ),
     "ernie": Family(
         prefix="ernie.",
@@ -235,9 +194,7 @@ FAMILIES = {
         heads=stored.ELECTRA_HEADS,
         keys={"embedding": "embedding_size"},
         defaults={"embedding_size": 128},
-        mlm_activation="gelu",
-        labels_activation="gelu",
-        choices_activation="gelu",
+        activations=dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "gelu"),
         ignored_heads={"discriminator_predictions.": "replaced_tokens"},
     ),
     "mpnet": Family(
@@ -247,9 +204,8 @@ FAMILIES = {
         fixed={"segments": 0},
         position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
         positional="relative",
-        mlm_activation="gelu",
-        labels_activation="tanh",
-        tokens=MPNET_TOKENS,
+        activations={"mlm_dense": "gelu", "labels_dense": "tanh"},
+        tokens=ROBERTA_TOKENS | {"unk": "[UNK]"},
     ),
     "modernbert": Family(
         prefix="model.",
@@ -263,30 +219,53 @@ FAMILIES = {
         norms="before",
         is_gated=True,
         slices=stored.PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
-        biases=MODERNBERT_BIASES,
+        biases={
+            **dict.fromkeys(("projections", "attention"), "attention_bias"),
+            **dict.fromkeys(("gated", "output"), "mlp_bias"),
+            **dict.fromkeys(("embedding_norm", "attention_norm", "output_norm", "final_norm"), "norm_bias"),
+            **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
+            **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
+        },
         supported={
             "position_embedding_type": ("absolute", "sans_pos", "rope", None),  # read by no version of transformers
             "rope_scaling": (None,),
             "classifier_activation": ("gelu", None),
             "classifier_pooling": ("cls", "mean", None),
         },
-        mlm_activation="gelu",
-        labels_activation="gelu",
-        choices_activation="gelu",
+        activations=dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "gelu"),
     ),
     "nomic_bert": Family(
         prefix="nomic_bert.|bert.",
         parts=renamed(without(stored.BERT_PARTS, "position", *stored.PROJECTIONS), stored.NOMIC_RULES)
         | {"projections": "encoder.layers.{i}.attn.Wqkv", "gate": "encoder.layers.{i}.mlp.fc11"},
         heads=stored.CLASSIFIERS | renamed(stored.BERT_MLM, {"LayerNorm": "layer_norm"}),
-        keys=NOMIC_KEYS,
+        keys={  # as transformers names them, or as they were published
+            "hidden": "hidden_size|n_embd",
+            "embedding": "hidden_size|n_embd",
+            "layers": "num_hidden_layers|n_layer",
+            "heads": "num_attention_heads|n_head",
+            "intermediate": "intermediate_size|n_inner",
+            "activation": "hidden_act|activation_function",
+            "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
+            "positions": "max_position_embeddings|n_positions",
+        },
         defaults={"hidden_act": "silu", "max_position_embeddings": 2048},
         positional="rotary",
         rotary=nomic_rotary,
         is_gated=True,
         slices=stored.PROJECTIONS,
-        biases=NOMIC_BIASES,
-        supported=NOMIC_SUPPORTED,
+        biases={
+            **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
+            **dict.fromkeys(("intermediate", "gate"), "mlp_fc1_bias"),
+            "output": "mlp_fc2_bias",
+        },
+        supported={
+            **dict.fromkeys(
+                ("prenorm", "causal", "use_rms_norm", "parallel_block", "rotary_emb_interleaved"), (False, None)
+            ),
+            **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base"), (None,)),
+            "rotary_emb_fraction": (1.0, None),
+        },
     ),
     "gte": GTE,
     "new": replace(GTE, prefix="new."),
@@ -307,8 +286,7 @@ FAMILIES = {
         positional="rotary",
         rotary=roformer_rotary,
         supported={"hidden_act": ("gelu", None)},
-        labels_activation="gelu",
-        choices_activation="gelu",
+        activations={"labels_dense": "gelu", "choices_dense": "gelu"},
         tokenizer="RoFormerTokenizer",
     ),
     "deberta-v2": Family(
@@ -320,9 +298,15 @@ FAMILIES = {
         fixed={"segments": 0},
         positional="disentangled",
         relative=relative_positions,
-        supported=DEBERTA_SUPPORTED,
-        labels_activation="gelu",
-        choices_activation="gelu",
+        supported={
+            "relative_attention": (True,),
+            "position_biased_input": (False,),
+            "type_vocab_size": (0, None),
+            "pooler_hidden_act": ("gelu", None),
+            "conv_kernel_size": (CONVOLUTION_WIDTH, 0, None),
+            "conv_groups": (1, None),
+        },
+        activations={"labels_dense": "gelu", "choices_dense": "gelu"},
         ignored=("embeddings.position_ids", "embeddings.position_embeddings.weight"),
         ignored_heads={"mask_predictions.": "replaced_tokens"},
     ),

@@ -107,13 +107,8 @@ class Slots:
     """The inputs of the packed rows."""
 
     every: QuerySlots  # [rows, width], also of the keys
-    selected: QuerySlots
     keys: Value  # [rows, width]: the sequence of each slot, without the tokens that no token attends to
-
-    @property
-    def queries(self) -> Mapping[bool, QuerySlots]:
-        """By whether the layer is the last."""
-        return {False: self.every, True: self.selected}
+    queries: Mapping[bool, QuerySlots]  # by whether the layer is the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,21 +138,19 @@ class PackedRows(Attention):
 
     def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
         g = self.g
-        slots = Slots(
-            every=QuerySlots(
-                tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
-                of_tokens=g.input("token_slots", "int32", ["tokens"]),
-                segments=g.input("segments", "int32", ["rows", "width"]),
-            ),
-            keys=g.input("key_segments" if self.parts.masks_keys else "segments", "int32", ["rows", "width"]),
-            selected=QuerySlots(
-                tokens=g.input("query_chosen", "int32", ["rows", "queries"]),
-                segments=g.input("query_segments", "int32", ["rows", "queries"]),
-                of_tokens=g.input("chosen_slots", "int32", ["chosen"]),
-            ),
+        every = QuerySlots(
+            tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
+            of_tokens=g.input("token_slots", "int32", ["tokens"]),
+            segments=g.input("segments", "int32", ["rows", "width"]),
+        )
+        keys = g.input("key_segments" if self.parts.masks_keys else "segments", "int32", ["rows", "width"])
+        of_selected = QuerySlots(
+            tokens=g.input("query_chosen", "int32", ["rows", "queries"]),
+            segments=g.input("query_segments", "int32", ["rows", "queries"]),
+            of_tokens=g.input("chosen_slots", "int32", ["chosen"]),
         )
         with g.scope("places"):
-            self._place(slots)
+            self._place(Slots(every=every, keys=keys, queries={False: every, True: of_selected}))
 
     def _place(self, slots: Slots) -> None:
         """Prepares what all layers share."""

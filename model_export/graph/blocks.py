@@ -22,14 +22,6 @@ BAND = 64  # slots of a band of queries, whose keys are in it, in the band befor
 NARROW = 64  # channels: attention products of such heads add up 256 keys at once, so that a band may begin anywhere
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bands:
-    """The slots of all rows in a line, cut into bands of queries."""
-
-    queries: RowIndex
-    keys: Value  # [bands, heads, three times the width]
-
-
 @dataclass(slots=True)
 class DistanceRows(PackedRows):
     """Packed rows for a subclass that reads distances.
@@ -41,13 +33,9 @@ class DistanceRows(PackedRows):
 
     _slots: Slots = field(init=False)
     _outputs: Mapping[bool, Value] = field(init=False)  # the `output` of a RowIndex, by whether the layer is the last
-    _bands: Mapping[int, _Bands] = field(init=False)  # by window
+    # of a window: the queries of each band, and its keys [bands, heads, three times the width]
+    _bands: Mapping[int, tuple[RowIndex, Value]] = field(init=False)
     _in_windows: Mapping[tuple[int, bool], RowIndex] = field(init=False)  # of a window, in the last layer or before
-
-    @property
-    def _windows(self) -> Sequence[int]:
-        """Of each layer: tokens to each side that a query attends to; 0: all."""
-        return (0,) * self.parts.architecture.layers
 
     def _prepare(self, part: str, x: Value, layer: int, positions: Value) -> Value:  # noqa: ARG002
         """The queries or keys `x` [tokens, hidden] of the tokens at `positions` [tokens], as the products read them."""
@@ -62,10 +50,11 @@ class DistanceRows(PackedRows):
 
     def _place(self, slots: Slots) -> None:
         self._slots, self._keys, self._bands = slots, self._head_indices(slots.every.tokens), {}
-        before, last = sorted({*self._windows[:-1]}), self._windows[-1]
+        *windows, of_last = self.parts.architecture.windows
+        before = sorted({*windows})
         if not self.reads_shapes:
-            places = [*((window, False) for window in before), (last, True)]
-            self._in_windows = {(window, is_last): self._index_of(window, last=is_last) for window, is_last in places}
+            places = [*((window, False) for window in before), (of_last, True)]
+            self._in_windows = {(window, last): self._index_of(window, last=last) for window, last in places}
             return
         self._outputs = {last: self._output_indices(queries) for last, queries in slots.queries.items()}
         narrow = self.parts.architecture.head_size <= NARROW
@@ -94,7 +83,7 @@ class DistanceRows(PackedRows):
             key = self._prepare("key", key, layer, positions_in(g))
         with g.scope("value"):
             value = self._values_of(projections, key_value_states)
-        return self._context(query, key, value, self._windows[layer], last=last)
+        return self._context(query, key, value, self.parts.architecture.windows[layer], last=last)
 
     def _values_of(self, projections: Projections, states: Value) -> Value:
         return self.linear.product(states, projections.value[0])
@@ -102,10 +91,10 @@ class DistanceRows(PackedRows):
     def _context(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
         """The context [queries, hidden]; `query`, `key` and `value` are [tokens or queries, 1, hidden]."""
         if not last and window in self._bands:
-            bands = self._bands[window]
-            query = self._gather_heads(query, bands.queries.heads)
-            key, value = self._gather_heads(key, bands.keys), self._gather_heads(value, bands.keys)
-            return self._join_heads(self._attend(query, key, value, bands.queries.bias), bands.queries.output)
+            index, keys = self._bands[window]
+            query = self._gather_heads(query, index.heads)
+            key, value = self._gather_heads(key, keys), self._gather_heads(value, keys)
+            return self._join_heads(self._attend(query, key, value, index.bias), index.output)
         key, value = self._gather_heads(key, self._keys), self._gather_heads(value, self._keys)
         if self.reads_shapes:
             return self._join_heads(self._in_blocks(query, key, value, window, last=last), self._outputs[last])
@@ -138,13 +127,13 @@ class DistanceRows(PackedRows):
             query = self._prepare("query", self.linear.affine(states, *projections.query), layer, positions)
         with g.scope("key"):
             key = self._prepare("key", self.linear.affine(states, *projections.key), layer, positions)
-        bias, window = None, self._windows[layer]
+        bias, window = None, self.parts.architecture.windows[layer]
         if self._reads_distances(window):
             bias = self._bias_at(window, g.constant(np.zeros((1, 1), g.dtype)), differences(g, positions, positions))
         return self._probabilities_of(query, key, bias)
 
-    def _cut(self, slots: Slots, window: int) -> _Bands:
-        """Bands of the width of a row, at most of BAND slots."""
+    def _cut(self, slots: Slots, window: int) -> tuple[RowIndex, Value]:
+        """The slots of all rows in a line, cut into bands of the width of a row, at most of BAND slots."""
         g, every = self.g, slots.every
         width = g.op("Min", g.op("Shape", every.tokens, start=1), g.int64(BAND))
         count = g.op("Shape", g.op("Reshape", every.tokens, g.int64(-1)))
@@ -161,7 +150,7 @@ class DistanceRows(PackedRows):
         bias = within(g, window, differences(g, of_queries, of_keys), separating_bias(g, segments, key_segments))
         queries = QuerySlots(tokens=tokens, of_tokens=every.of_tokens, segments=segments)
         index = RowIndex(heads=self._head_indices(tokens), output=self._output_indices(queries), bias=bias)
-        return _Bands(queries=index, keys=self._head_indices(keys))
+        return index, self._head_indices(keys)
 
     def _cut_line(self, x: Value, width: Value, ends: Value, fill: int) -> tuple[Value, Value]:
         """Bands [bands, width] of `x` [rows, slots], and each with its neighbours, [bands, 3 * width]."""

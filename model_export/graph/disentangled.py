@@ -44,23 +44,22 @@ def disentangle(parts: NamedWeights, projections: Projections) -> Projections:
     The queries are divided by the root of the number of terms, so that the scores have the usual scale.
     """
     a, relative = parts.architecture, parts.architecture.relative
-    assert relative is not None
     share = (1 + len(relative.terms)) ** -0.5
     tables = {}
     for term in sorted(relative.terms):
         side, factor = ("key", 1.0) if term == CONTENT_TO_POSITION else ("query", share)
         part = side if relative.shares_projections else f"distance_{side}"
         dense = parts.dense(part, a.hidden, a.hidden, layer=projections.layer)
-        tables[term] = _project_distances(parts, relative, dense, factor * a.head_size**-0.5)
+        tables[term] = _project_distances(parts, dense, factor * a.head_size**-0.5)
     query = (_scale(projections.query[0], share), _scale(projections.query[1], share))
     return replace(projections, query=query, tables=tables)
 
 
-def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: Dense, scale: float) -> LazyWeight:
+def _project_distances(parts: NamedWeights, dense: Dense, scale: float) -> LazyWeight:
     """The distances through `dense`, times `scale`: [heads, 2 * span, head size]."""
-    a, rows = parts.architecture, 2 * relative.span
+    a, rows = parts.architecture, 2 * parts.architecture.relative.span
     stored = parts.weight("distances", (rows, a.hidden))
-    norm = parts.norm("distances_norm", a.hidden) if relative.is_normed else None
+    norm = parts.norm("distances_norm", a.hidden) if a.relative.is_normed else None
 
     def load() -> Array:
         x = stored.load().astype(np.float64)
@@ -132,8 +131,8 @@ class DisentangledRows(PackedRows):
 
     def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:
         """Starts, ends and axes of the rows for the distances within a row."""
-        g, rows = self.g, bucket_rows(self._relative, self.parts.architecture.positions).astype(np.int64)
-        positions = self.parts.architecture.positions
+        g, a = self.g, self.parts.architecture
+        rows, positions = bucket_rows(a.relative, a.positions).astype(np.int64), a.positions
         starts, ends = rows[:positions][::-1], rows[positions - 1 :] + 1
         width = g.op("Shape", slot_tokens, start=1)
         farthest = g.op("Sub", g.op("Min", width, g.constant(np.int64(len(starts)))), g.constant(np.int64(1)))
@@ -145,20 +144,14 @@ class DisentangledRows(PackedRows):
 
         Pairs of different texts also have a row; separating_bias masks them.
         """
-        g, positions = self.g, self.parts.architecture.positions
-        stored = bucket_rows(self._relative, positions)[::-1]  # of keys - queries
-        at = g.op("Add", distances, g.constant(np.int32(positions - 1)))
+        g, a = self.g, self.parts.architecture
+        stored = bucket_rows(a.relative, a.positions)[::-1]  # of keys - queries
+        at = g.op("Add", distances, g.constant(np.int32(a.positions - 1)))
         rows = g.op("Gather", g.constant(stored), at, axis=0)
         if self._cut:
             rows = g.op("Sub", rows, g.op("Cast", self._cut[0], to=int(TYPES["int32"])))
         every_head = g.int64(self.heads, 1, 1)
         return g.op("Expand", g.op("Unsqueeze", rows, g.int64(-3)), every_head)
-
-    @property
-    def _relative(self) -> RelativePositions:
-        relative = self.parts.architecture.relative
-        assert relative is not None
-        return relative
 
 
 def add_convolution(
@@ -168,8 +161,7 @@ def add_convolution(
 
     `embedded` is activation 0 of `shift`, and `norm` produces activation 2.
     """
-    g, a, relative = linear.g, parts.architecture, parts.architecture.relative
-    assert relative is not None
+    g, a = linear.g, parts.architecture
     shape = (a.hidden, a.hidden, CONVOLUTION_WIDTH)
     kernel, bias = parts.weight("convolution", shape), parts.bias("convolution", a.hidden)
     total = LazyWeight(shape[:2], lambda: kernel.load().sum(axis=2))
@@ -181,7 +173,7 @@ def add_convolution(
         zero = g.weight("zero", LazyWeight((1, a.hidden), lambda: -taken.load()[None]))
         together = g.op("Concat", *_neighbours(g, embedded, zero), axis=-1)
         shifted = shift.compensate_dense((total, bias), 0)[1]
-        inner = linear.linear_activation(together, flat, shifted, relative.convolution)
+        inner = linear.linear_activation(together, flat, shifted, a.relative.convolution)
         return norm.of(g, g.op("Add", states, inner))
 
 

@@ -1,7 +1,5 @@
 """Attention whose queries and keys are turned by their positions (Su et al. 2021)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,10 +12,6 @@ from .positions import positions_in
 
 class RotaryRows(DistanceRows):
     """Rows whose queries and keys are turned."""
-
-    @property
-    def _windows(self) -> Sequence[int]:
-        return [one.window for one in self.parts.architecture.rotary]
 
     def _prepare(self, part: str, x: Value, layer: int, positions: Value) -> Value:  # noqa: ARG002
         """`x` turned by `positions`; [tokens, 1, hidden]."""
