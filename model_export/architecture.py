@@ -30,22 +30,25 @@ class Rotary:
     """How the attention of a layer knows positions (Su et al. 2021), and how far it sees."""
 
     theta: float
-    divisor: float  # of all frequencies; 1 unless they are scaled
-    window: int  # tokens to each side that a query attends to; 0: all
+    divisor: float = 1.0  # of all frequencies; 1 unless they are scaled
+    window: int = 0  # tokens to each side that a query attends to; 0: all
     is_stored: bool = False  # by a stored table of sines and cosines, neighbouring channels together (RoFormer)
     turns_values: bool = False  # and not only queries and keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelativePositions:
-    """What DeBERTa-v2 and v3 set of disentangled attention (He et al. 2021) and of the convolution beside layer 0."""
+    """What DeBERTa-v2 and v3 set of disentangled attention (He et al. 2021) and of the convolution beside layer 0.
 
-    terms: frozenset[str]  # "c2p" (content to position), "p2c" (position to content)
-    shares_projections: bool  # positions are projected by the weights of the contents
-    is_normed: bool  # the table of positions has a LayerNorm
-    buckets: int  # of distances to one side; 0: a bucket for each distance
-    longest: int  # the distance from which on all are one bucket
-    convolution: str  # its activation; "" without a convolution
+    The defaults are those of a family without them.
+    """
+
+    terms: frozenset[str] = frozenset()  # "c2p" (content to position), "p2c" (position to content)
+    shares_projections: bool = False  # positions are projected by the weights of the contents
+    is_normed: bool = False  # the table of positions has a LayerNorm
+    buckets: int = 0  # of distances to one side; 0: a bucket for each distance
+    longest: int = 0  # the distance from which on all are one bucket
+    convolution: str = ""  # its activation; "" without a convolution
 
     @property
     def span(self) -> int:
@@ -75,11 +78,16 @@ class Architecture:
     rotary: tuple[Rotary, ...]  # of each layer; empty without
     norms: str  # of a layer: "after" or "before" attention and feed-forward, "twice" (after, attention's two)
     is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
-    relative: RelativePositions | None  # of the attention; None if it reads absolute positions alone
+    relative: RelativePositions  # of disentangled attention
 
     @property
     def head_size(self) -> int:
         return self.hidden // self.heads
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Of each layer: tokens to each side that a query attends to; 0: all."""
+        return tuple(one.window for one in self.rotary) or (0,) * self.layers
 
     @property
     def is_prenorm(self) -> bool:
@@ -104,33 +112,27 @@ def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     thetas = {kind: rope_theta(_section(stated, kind), theta) for kind, theta in older.items()}
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (GLOBAL, LOCAL) for kind in kinds):
         raise ExportError(f"config.json has layer_types {kinds}; it must name {GLOBAL} or {LOCAL} for {layers} layers")
-    return tuple(Rotary(theta=thetas[kind], divisor=1.0, window=window if kind == LOCAL else 0) for kind in kinds)
+    return tuple(Rotary(theta=thetas[kind], window=window if kind == LOCAL else 0) for kind in kinds)
 
 
 def nomic_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     theta = rope_theta(_section(config, "rope_parameters"), config.get("rotary_emb_base", 1000.0))
-    return (Rotary(theta=theta, divisor=1.0, window=0),) * layers
+    return (Rotary(theta=theta),) * layers
 
 
 def roformer_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
-    turns_values = config.get("rotary_value") is True
-    return (Rotary(theta=10_000.0, divisor=1.0, window=0, is_stored=True, turns_values=turns_values),) * layers
+    return (Rotary(theta=10_000.0, is_stored=True, turns_values=config.get("rotary_value") is True),) * layers
 
 
 def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     """Reads rope_theta, and in rope_scaling the fixed NTK scaling that the published models have."""
     theta = rope_theta(_section(config, "rope_parameters"), config.get("rope_theta", 160_000.0))
     scaling = _section(config, "rope_scaling") or {"type": "ntk", "factor": 1.0}
-    factor = scaling.get("factor")
-    if (
-        scaling.get("type") != "ntk"
-        or scaling.get("mixed_b") is not None
-        or not isinstance(factor, float | int)
-        or factor <= 0
-    ):
+    factor, is_plain = scaling.get("factor"), scaling.get("type") == "ntk" and scaling.get("mixed_b") is None
+    if not is_plain or not isinstance(factor, float | int) or factor <= 0:
         raise ExportError(f"config.json sets rope_scaling to {scaling}, which is not supported: only ntk with a factor")
     size = config["hidden_size"] // config["num_attention_heads"]
-    return (Rotary(theta=theta * factor, divisor=factor ** (2 / size), window=0),) * layers
+    return (Rotary(theta=theta * factor, divisor=factor ** (2 / size)),) * layers
 
 
 def _section(config: Config, key: str) -> Config:

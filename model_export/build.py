@@ -5,27 +5,26 @@ from dataclasses import dataclass, field
 
 from .architecture import Architecture
 from .artifact.cpu import BF16
-from .artifact.manifest import TOKEN_WEIGHTS
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError, PrecisionError
-from .graph.alibi import AlibiRows, BlockedAlibiRows
+from .graph.alibi import AlibiRows
 from .graph.attention import (
     Attention,
     Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
+    PackedRows,
     PlainRows,
-    variants,
+    of_family,
 )
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
-from .graph.disentangled import DisentangledRows, WholeTableRows
+from .graph.disentangled import DisentangledRows
 from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
-from .graph.pooling import build_sentence, build_token_outputs
 from .graph.relative import RelativeRows
-from .graph.rotary import BlockedRotaryRows, RotaryRows
+from .graph.rotary import RotaryRows
 from .graph.states import build_attention, declare_states, name_states
 from .labels import Classifier, classifier_of
 from .lazy_weight import LazyWeight
@@ -36,18 +35,15 @@ from .tokenizer_check import ModelBounds, why_unusable
 from .verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
-POSITIONAL = {  # `Architecture.positional` -> what replaces each kind of attention
-    "alibi": variants(BlockedAlibiRows, AlibiRows),
-    "disentangled": variants(DisentangledRows, WholeTableRows),
-    "relative": variants(RelativeRows, RelativeRows),
-    "rotary": {  # OpenVINO 2026.4 does not read ONNX Runtime's operator
-        kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
-    },
+POSITIONAL: Mapping[str, type[PackedRows]] = {  # by `Architecture.positional`
+    "alibi": AlibiRows,
+    "disentangled": DisentangledRows,
+    "relative": RelativeRows,
+    "rotary": RotaryRows,
 }
 ENCODERS = {"after": Encoder, "before": PrenormEncoder, "twice": TwiceNormedEncoder}  # by `Architecture.norms`
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
 PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
-MAX_LISTED = 5  # weights in an error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +117,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
 
     def add_heads(graph: GraphBuilder, states: Value) -> Heads:
         """Adds the heads that read `states`, those after the last layer."""
-        heads = Heads(graph, parts, classifier, selected.lm_head(), states, sentence.sparse)
+        heads = Heads(graph, parts, classifier, selected.lm_head(), states, sentence)
         heads.build()
-        if sentence.pooling == "sentence":
-            build_sentence(graph, heads.hidden, sizes.hidden, sentence)
-            heads.present.append("sentence")
-        build_token_outputs(graph, heads.tokens, sentence)
-        heads.present += sentence.of_tokens
-        if TOKEN_WEIGHTS in sentence.of_tokens and heads.missing.pop("sparse", ""):
-            heads.present.append("sparse")
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
@@ -144,8 +133,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     maps = GraphBuilder(selected.dtype)
     build_attention(encoder_in(maps))
     heads.present.append("attention")
-    parts.ignore_known()
-    _check_all_used(checkpoint)
+    parts.check_all_read()
     return BuiltModel(
         graph=graph,
         attention=maps,
@@ -164,21 +152,9 @@ def attention_for(precision: str, device: str, sizes: Architecture, *, masks_key
     """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows."""
     fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
     kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
-    if not sizes.positional:
-        return kind
-    if kind not in POSITIONAL[sizes.positional]:
+    if precision == BF16 and sizes.positional == "rotary":  # OpenVINO 2026.4 does not read ONNX Runtime's operator
         raise PrecisionError(f"precision {precision} is not built for family {sizes.family}: choose fp32 or int8")
-    return POSITIONAL[sizes.positional][kind]
-
-
-def _check_all_used(checkpoint: Checkpoint) -> None:
-    """Raises ExportError if a weight is left over."""
-    if unused := checkpoint.unused_weights():
-        more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
-        raise ExportError(
-            f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
-            "The answers would not be the model's"
-        )
+    return of_family(POSITIONAL[sizes.positional], kind) if sizes.positional else kind
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:

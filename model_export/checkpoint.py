@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ TRANSFORMER_SETTINGS = [
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
 WRAPPERS = {"module.": "DataParallel", "_orig_mod.": "torch.compile"}  # prefix of all names -> who adds it
+MAX_LISTED = 5  # weights in an error message
 CARD_BYTES = 2**20  # of a model card: its front matter, which may hold all results of a benchmark, and its heading
 # what is read of the front matter: to parse the results too takes a second
 STATED = re.compile(r"^(?:language|license|license_name):.*\n(?:[ -].*\n)*", re.MULTILINE)
@@ -60,6 +61,7 @@ class Checkpoint:
         whole = folder if adapter is None else base or adapter.local_base()  # the folder of the encoder's weights
         # with the model card, and modules.json of sentence-transformers, which saves it beside an adapter too
         self.root = folder if (folder / MODULES).is_file() else whole
+        self.modules = read_modules(self.root)
         self.folder = transformer_folder(whole)
         brings_tokenizer = adapter is not None and any(any(folder.glob(pattern)) for pattern in VOCABULARIES)
         self.tokenizer_folder = folder if brings_tokenizer else self.folder
@@ -73,9 +75,14 @@ class Checkpoint:
             self._weights = adapter.merge(self._weights, family_of(self.config).prefix.split("|"))
 
     @property
-    def names(self) -> frozenset[str]:
+    def names(self) -> Set[str]:
         """The names of all weights, with the old LayerNorm names (gamma, beta) replaced."""
-        return frozenset(self._weights)
+        return self._weights.keys()
+
+    @property
+    def unread(self) -> Set[str]:
+        """The names of the weights that `weight` did not give yet."""
+        return self.names - self._read
 
     @property
     def title(self) -> str:
@@ -86,9 +93,9 @@ class Checkpoint:
     def files(self) -> Files:
         """The files that state facts, but the tokenizer's; sentence-transformers reads its own only beside modules."""
         found = {CONFIG: self.config}
-        if modules := read_modules(self.root):
+        if self.modules:
             found[SENTENCE_SETTINGS] = optional_json(self.root / SENTENCE_SETTINGS)
-            found[ENCODER_CONFIG] = optional_json(transformer_file(self.root / modules[0][0]))
+            found[ENCODER_CONFIG] = optional_json(transformer_file(self.root / self.modules[0][0]))
         return found
 
     @property
@@ -113,13 +120,6 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._weights[name].shape
-
-    def ignore(self, names: frozenset[str]) -> None:
-        """Marks weights as known and not needed."""
-        self._read |= names
-
-    def unused_weights(self) -> list[str]:
-        return sorted(self.names - self._read)
 
     def _unwrap(self, weights: Weights) -> Weights:
         """The weights without a prefix that all their names have because the model was wrapped when it was saved."""
@@ -367,13 +367,21 @@ class NamedWeights:
         """Whether a classifier of texts reads the mean of the states instead of that of [CLS]."""
         return self.knows("classifier_norm") and self._checkpoint.config.get("classifier_pooling") == "mean"
 
-    def ignore_known(self) -> None:
-        """Marks weights as read that change no answer: stored position numbers, the duplicate of the decoder's bias."""
+    def check_all_read(self) -> None:
+        """Raises ExportError if a weight is left over that may change an answer.
+
+        Stored position numbers, the duplicate of the decoder's bias and heads that no task reads do not.
+        """
         known = {self._prefix + name for name in self.family.ignored} | {self._name("mlm_decoder", "bias", 0)}
         if self.has("mlm_decoder", "bias") and self.has("mlm_bias", "bias"):
             known.add(self._name("mlm_bias", "bias", 0))
-        known |= {name for name in self._checkpoint.names if name.startswith(tuple(self.family.ignored_heads))}
-        self._checkpoint.ignore(frozenset(known))
+        left = sorted(self._checkpoint.unread - known)
+        if unused := [name for name in left if not name.startswith(tuple(self.family.ignored_heads))]:
+            more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
+            raise ExportError(
+                f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
+                "The answers would not be the model's"
+            )
 
     def ignored_heads(self) -> list[str]:
         """The heads that the checkpoint has and no task reads."""

@@ -56,7 +56,7 @@ def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = Non
 
 def describe_embedding(model: SentenceModel) -> list[tuple[str, str]]:
     """The vector that /embed gives by default, and the checkpoint's prompts."""
-    words = f"{', '.join(model.modules) or 'the hidden state of [CLS]'}: {model.width} numbers"
+    words = f"{', '.join(model.modules) or 'the hidden state of [CLS]'}: {model.dimensions} numbers"
     words += f", of which the first {model.kept_dimensions} are kept" if model.kept_dimensions else ""
     found = [("embedding", words)]
     if model.prompts:

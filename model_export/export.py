@@ -1,7 +1,7 @@
 """Exports a checkpoint: graphs, tokenizer, verification, manifest, prepacked weights."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -90,27 +90,17 @@ def make_manifest(
 
 
 def _embedding(model: SentenceModel) -> Embedding:
-    return Embedding(
-        pooling=model.pooling,
-        normalize=model.normalize,
-        dimensions=model.width,
-        modules=model.modules,
-        left_out=model.left_out,
-        modes=model.modes if model.pooling == "sentence" else (),
-        include_prompt=model.include_prompt,
-        prompts=model.prompts,
-        default_prompt=model.default_prompt,
-        similarity=model.similarity,
-        kept_dimensions=model.kept_dimensions,
-    )
+    """The facts of `model` that a manifest has too; modes only if the output `sentence` reads them."""
+    facts = {one.name: getattr(model, one.name) for one in fields(Embedding)}
+    return Embedding(**facts | {"modes": model.modes if model.pooling == "sentence" else ()})
 
 
 def _golden(expected: Expected, tolerance: float) -> tuple[Golden, ...]:
     """The random sequences with their reference vectors; the canary, of about CANARY_LENGTH, comes first."""
-    both = zip(expected.sequences, expected.hidden, strict=True)
+    both = zip(expected.sequences, expected.outputs["cls"], strict=True)
     return tuple(
-        Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=tolerance)
-        for ids, hidden in sorted(both, key=lambda one: abs(len(one[0]) - CANARY_LENGTH))
+        Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(cls, 6).tolist()), tolerance=tolerance)
+        for ids, cls in sorted(both, key=lambda one: abs(len(one[0]) - CANARY_LENGTH))
     )
 
 

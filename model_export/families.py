@@ -32,18 +32,9 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
     "relative_attention_num_buckets": (32, None),
     "num_experts": (0, None),
 }
-DEBERTA_SUPPORTED = {
-    "relative_attention": (True,),
-    "position_biased_input": (False,),
-    "type_vocab_size": (0, None),
-    "pooler_hidden_act": ("gelu", None),
-    "conv_kernel_size": (CONVOLUTION_WIDTH, 0, None),
-    "conv_groups": (1, None),
-}
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
-MPNET_TOKENS = ROBERTA_TOKENS | {"unk": "[UNK]"}
-BERT_KEYS = {
+BERT_KEYS = {  # our number -> the config's key
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
     "embedding": "hidden_size",
@@ -55,54 +46,14 @@ BERT_KEYS = {
     "positions": "max_position_embeddings",
     "segments": "type_vocab_size",
 }
-BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2, "max_position_embeddings": 512}
+BERT_DEFAULTS = {  # transformers', for keys that the config lacks
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+}
 # transformers reads the last token for a multiple-choice head unless the config says otherwise
 NO_SUMMARY = {"summary_type": "last", "summary_use_proj": False, "summary_activation": None}
-DISTILBERT_KEYS = {
-    "vocabulary": "vocab_size",
-    "hidden": "dim",
-    "embedding": "dim",
-    "layers": "n_layers",
-    "heads": "n_heads",
-    "intermediate": "hidden_dim",
-    "activation": "activation",
-    "positions": "max_position_embeddings",
-}
-KEYS_WITHOUT_SEGMENTS = {ours: key for ours, key in BERT_KEYS.items() if ours != "segments"}
-MODERNBERT_KEYS = KEYS_WITHOUT_SEGMENTS | {"activation": "hidden_activation", "norm_epsilon": "norm_eps"}
-MODERNBERT_BIASES = {
-    **dict.fromkeys(("projections", "attention"), "attention_bias"),
-    **dict.fromkeys(("gated", "output"), "mlp_bias"),
-    **dict.fromkeys(("embedding_norm", "attention_norm", "output_norm", "final_norm"), "norm_bias"),
-    **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
-    **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
-}
-NOMIC_KEYS = BERT_KEYS | {  # as transformers names them, or as they were published
-    "hidden": "hidden_size|n_embd",
-    "embedding": "hidden_size|n_embd",
-    "layers": "num_hidden_layers|n_layer",
-    "heads": "num_attention_heads|n_head",
-    "intermediate": "intermediate_size|n_inner",
-    "activation": "hidden_act|activation_function",
-    "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
-    "positions": "max_position_embeddings|n_positions",
-}
-NOMIC_BIASES = {
-    **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
-    **dict.fromkeys(("intermediate", "gate"), "mlp_fc1_bias"),
-    "output": "mlp_fc2_bias",
-}
-NOMIC_SUPPORTED: Config = {
-    **dict.fromkeys(("prenorm", "causal", "use_rms_norm", "parallel_block", "rotary_emb_interleaved"), (False, None)),
-    **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base"), (None,)),
-    "rotary_emb_fraction": (1.0, None),
-}
-GTE_SUPPORTED: Config = {
-    "position_embedding_type": ("rope", None),
-    "layer_norm_type": ("layer_norm", None),
-    "pack_qkv": (True, None),
-    "logn_attention_scale": (False, None),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +64,8 @@ class Family:
     parts: Mapping[str, str] = field(default_factory=lambda: stored.BERT_PARTS)  # part of the encoder -> stored name
     # part of a head -> stored name; "|" is between two names that are in use
     heads: Mapping[str, str] = field(default_factory=lambda: stored.BERT_HEADS)
-    # our number -> the config's key; "|" is between two that are in use
-    keys: Mapping[str, str] = field(default_factory=lambda: BERT_KEYS)
-    defaults: Config = field(default_factory=lambda: BERT_DEFAULTS)  # transformers', for keys that the config lacks
+    keys: Mapping[str, str] = field(default_factory=dict)  # rows that replace those of BERT_KEYS; "|" as in `heads`
+    defaults: Config = field(default_factory=dict)  # rows that replace those of BERT_DEFAULTS
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
@@ -127,12 +77,11 @@ class Family:
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
     supported: Config = field(default_factory=dict)  # rows that replace those of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
-    relative: Callable[[Config], RelativePositions | None] = lambda config: None
+    relative: Callable[[Config], RelativePositions] = lambda config: RelativePositions()
     pair: str = ""  # the pair head's training objective, a key of labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
-    mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
-    labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead
-    choices_activation: str = ""  # of the dense layer before the multiple-choice logit; "" if it reads the pooler
+    # of mlm_dense, otherwise the encoder's; of labels_dense and choices_dense, otherwise these heads read the pooler
+    activations: Mapping[str, str] = field(default_factory=dict)
     tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
     tokenizer: str | None = None  # transformers' class if a checkpoint names none; None: of its files
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
@@ -156,10 +105,8 @@ def without(names: Mapping[str, str], *parts: str) -> dict[str, str]:
 ROBERTA = Family(
     prefix="roberta.",
     heads=stored.DENSE_CLASSIFIER | renamed(stored.BERT_MLM, stored.ROBERTA_RULES),
-    defaults=BERT_DEFAULTS | {"pad_token_id": 1},
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
-    mlm_activation="gelu",
-    labels_activation="tanh",
+    activations={"mlm_dense": "gelu", "labels_dense": "tanh"},
     tokens=ROBERTA_TOKENS,
 )
 GTE = Family(
@@ -168,26 +115,31 @@ GTE = Family(
     | {"projections": "encoder.layer.{i}.attention.qkv_proj", "gated": "encoder.layer.{i}.mlp.up_gate_proj"},
     heads=stored.CLASSIFIERS
     | {"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.norm", "mlm_decoder": "lm_head.decoder"},
-    defaults=BERT_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192},
+    defaults={"type_vocab_size": 1, "max_position_embeddings": 8192},
     positional="rotary",
     rotary=gte_rotary,
     is_gated=True,
     slices=stored.PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
     biases={"gated": ""},
-    supported=GTE_SUPPORTED,
+    supported={
+        "position_embedding_type": ("rope", None),
+        "layer_norm_type": ("layer_norm", None),
+        "pack_qkv": (True, None),
+        "logn_attention_scale": (False, None),
+    },
     tokens=ROBERTA_TOKENS,
 )
 JINA = Family(
     prefix="bert.",
     parts=without(stored.BERT_PARTS, "position", "intermediate") | stored.JINA_PARTS,
-    keys=BERT_KEYS | {"activation": "feed_forward_type"},
+    keys={"activation": "feed_forward_type"},
     positional="alibi",
     is_gated=True,
     slices={"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
     biases={"gated": ""},
     supported={"position_embedding_type": ("alibi",), "hidden_act": ("gelu", None)},
     pair="is_next",
-    mlm_activation="gelu",
+    activations={"mlm_dense": "gelu"},
     tokens=ROBERTA_TOKENS,
 )
 FAMILIES = {
@@ -204,8 +156,8 @@ FAMILIES = {
         prefix="albert.",
         parts=renamed(stored.BERT_PARTS, stored.ALBERT_RULES) | {"projection": "encoder.embedding_hidden_mapping_in"},
         heads=renamed(stored.BERT_HEADS, stored.ALBERT_HEAD_RULES),
-        keys=BERT_KEYS | {"embedding": "embedding_size"},
-        defaults=BERT_DEFAULTS | {"hidden_act": "gelu_new", "embedding_size": 128, "num_hidden_groups": 1},
+        keys={"embedding": "embedding_size"},
+        defaults={"hidden_act": "gelu_new", "embedding_size": 128},
         layer=lambda config, i: int(
             i / (config["num_hidden_layers"] / int_setting(config, "num_hidden_groups", 1, least=1))
         ),
@@ -216,11 +168,17 @@ FAMILIES = {
         prefix="distilbert.",
         parts=renamed(without(stored.BERT_PARTS, "segment", "pooler"), stored.DISTILBERT_RULES),
         heads=stored.DISTILBERT_HEADS,
-        keys=DISTILBERT_KEYS,
-        defaults={"activation": "gelu", "max_position_embeddings": 512},
+        keys={
+            "hidden": "dim",
+            "embedding": "dim",
+            "layers": "n_layers",
+            "heads": "n_heads",
+            "intermediate": "hidden_dim",
+            "activation": "activation",
+        },
+        defaults={"activation": "gelu"},
         fixed={"norm_epsilon": 1e-12, "segments": 0},
-        labels_activation="relu",
-        choices_activation="relu",
+        activations={"labels_dense": "relu", "choices_dense": "relu"},
     ),
     "ernie": Family(
         prefix="ernie.",
@@ -234,30 +192,26 @@ FAMILIES = {
         prefix="electra.",
         parts=without(stored.BERT_PARTS, "pooler") | {"projection": "embeddings_project"},
         heads=stored.ELECTRA_HEADS,
-        keys=BERT_KEYS | {"embedding": "embedding_size"},
-        defaults=BERT_DEFAULTS | {"embedding_size": 128},
-        mlm_activation="gelu",
-        labels_activation="gelu",
-        choices_activation="gelu",
+        keys={"embedding": "embedding_size"},
+        defaults={"embedding_size": 128},
+        activations=dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "gelu"),
         ignored_heads={"discriminator_predictions.": "replaced_tokens"},
     ),
     "mpnet": Family(
         prefix="mpnet.",
         parts=renamed(stored.BERT_PARTS, stored.MPNET_RULES) | {"relative": "encoder.relative_attention_bias"},
         heads=ROBERTA.heads,
-        keys=KEYS_WITHOUT_SEGMENTS,
         fixed={"segments": 0},
         position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
         positional="relative",
-        mlm_activation="gelu",
-        labels_activation="tanh",
-        tokens=MPNET_TOKENS,
+        activations={"mlm_dense": "gelu", "labels_dense": "tanh"},
+        tokens=ROBERTA_TOKENS | {"unk": "[UNK]"},
     ),
     "modernbert": Family(
         prefix="model.",
         parts=stored.MODERNBERT_PARTS,
         heads=stored.MODERNBERT_HEADS,
-        keys=MODERNBERT_KEYS,
+        keys={"activation": "hidden_activation", "norm_epsilon": "norm_eps"},
         defaults={"norm_eps": 1e-5, "hidden_activation": "gelu", "max_position_embeddings": 8192},
         fixed={"segments": 0},
         positional="rotary",
@@ -265,30 +219,53 @@ FAMILIES = {
         norms="before",
         is_gated=True,
         slices=stored.PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
-        biases=MODERNBERT_BIASES,
+        biases={
+            **dict.fromkeys(("projections", "attention"), "attention_bias"),
+            **dict.fromkeys(("gated", "output"), "mlp_bias"),
+            **dict.fromkeys(("embedding_norm", "attention_norm", "output_norm", "final_norm"), "norm_bias"),
+            **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
+            **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
+        },
         supported={
             "position_embedding_type": ("absolute", "sans_pos", "rope", None),  # read by no version of transformers
             "rope_scaling": (None,),
             "classifier_activation": ("gelu", None),
             "classifier_pooling": ("cls", "mean", None),
         },
-        mlm_activation="gelu",
-        labels_activation="gelu",
-        choices_activation="gelu",
+        activations=dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "gelu"),
     ),
     "nomic_bert": Family(
         prefix="nomic_bert.|bert.",
         parts=renamed(without(stored.BERT_PARTS, "position", *stored.PROJECTIONS), stored.NOMIC_RULES)
         | {"projections": "encoder.layers.{i}.attn.Wqkv", "gate": "encoder.layers.{i}.mlp.fc11"},
         heads=stored.CLASSIFIERS | renamed(stored.BERT_MLM, {"LayerNorm": "layer_norm"}),
-        keys=NOMIC_KEYS,
-        defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "hidden_act": "silu", "max_position_embeddings": 2048},
+        keys={  # as transformers names them, or as they were published
+            "hidden": "hidden_size|n_embd",
+            "embedding": "hidden_size|n_embd",
+            "layers": "num_hidden_layers|n_layer",
+            "heads": "num_attention_heads|n_head",
+            "intermediate": "intermediate_size|n_inner",
+            "activation": "hidden_act|activation_function",
+            "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
+            "positions": "max_position_embeddings|n_positions",
+        },
+        defaults={"hidden_act": "silu", "max_position_embeddings": 2048},
         positional="rotary",
         rotary=nomic_rotary,
         is_gated=True,
         slices=stored.PROJECTIONS,
-        biases=NOMIC_BIASES,
-        supported=NOMIC_SUPPORTED,
+        biases={
+            **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
+            **dict.fromkeys(("intermediate", "gate"), "mlp_fc1_bias"),
+            "output": "mlp_fc2_bias",
+        },
+        supported={
+            **dict.fromkeys(
+                ("prenorm", "causal", "use_rms_norm", "parallel_block", "rotary_emb_interleaved"), (False, None)
+            ),
+            **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base"), (None,)),
+            "rotary_emb_fraction": (1.0, None),
+        },
     ),
     "gte": GTE,
     "new": replace(GTE, prefix="new."),
@@ -304,13 +281,12 @@ FAMILIES = {
         parts=without(stored.BERT_PARTS, "position", "pooler")
         | {"projection": "embeddings_project", "turns": "encoder.embed_positions"},
         heads=stored.ELECTRA_CLASSIFIERS | stored.BERT_MLM,
-        keys=BERT_KEYS | {"embedding": "embedding_size|hidden_size"},
-        defaults=BERT_DEFAULTS | {"max_position_embeddings": 1536} | NO_SUMMARY,
+        keys={"embedding": "embedding_size|hidden_size"},
+        defaults={"max_position_embeddings": 1536} | NO_SUMMARY,
         positional="rotary",
         rotary=roformer_rotary,
         supported={"hidden_act": ("gelu", None)},
-        labels_activation="gelu",
-        choices_activation="gelu",
+        activations={"labels_dense": "gelu", "choices_dense": "gelu"},
         tokenizer="RoFormerTokenizer",
     ),
     "deberta-v2": Family(
@@ -318,14 +294,19 @@ FAMILIES = {
         parts=renamed(without(stored.BERT_PARTS, "position", "segment", "pooler"), {r"(self\.\w+)": r"\1_proj"})
         | stored.DEBERTA_PARTS,
         heads=stored.DEBERTA_HEADS,
-        keys=KEYS_WITHOUT_SEGMENTS,
-        defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
+        defaults={"layer_norm_eps": 1e-7},
         fixed={"segments": 0},
         positional="disentangled",
         relative=relative_positions,
-        supported=DEBERTA_SUPPORTED,
-        labels_activation="gelu",
-        choices_activation="gelu",
+        supported={
+            "relative_attention": (True,),
+            "position_biased_input": (False,),
+            "type_vocab_size": (0, None),
+            "pooler_hidden_act": ("gelu", None),
+            "conv_kernel_size": (CONVOLUTION_WIDTH, 0, None),
+            "conv_groups": (1, None),
+        },
+        activations={"labels_dense": "gelu", "choices_dense": "gelu"},
         ignored=("embeddings.position_ids", "embeddings.position_embeddings.weight"),
         ignored_heads={"mask_predictions.": "replaced_tokens"},
     ),
@@ -355,12 +336,12 @@ def architecture_of(config: Config) -> Architecture:
                 f"config.json sets {key} to {config.get(key)!r}, which is not supported (only {accepted[0]!r} is): "
                 "choose a checkpoint that was trained so"
             )
-    values = dict(family.fixed) | {ours: _value(config, family, ours, theirs) for ours, theirs in family.keys.items()}
+    keys = {ours: key for ours, key in (BERT_KEYS | dict(family.keys)).items() if ours not in family.fixed}
+    values = dict(family.fixed) | {ours: _value(config, family, ours, key) for ours, key in keys.items()}
     activation = values.pop("activation")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ExportError(
-            f"config.json sets {family.keys['activation']} to {activation!r}; "
-            f"supported are {', '.join(sorted(ACTIVATIONS))}"
+            f"config.json sets {keys['activation']} to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}"
         )
     if values["hidden"] % values["heads"]:
         raise ExportError(
@@ -387,7 +368,7 @@ def architecture_of(config: Config) -> Architecture:
 def _value(config: Config, family: Family, ours: str, key: str) -> Any:
     known = key.split("|")
     key = next((one for one in known if config.get(one) is not None), known[0])
-    value = config.get(key, family.defaults.get(key))
+    value = config.get(key, family.defaults.get(key, BERT_DEFAULTS.get(key)))
     if value is None:
         raise ExportError(f"config.json has no {key}, which family {config['model_type']!r} needs")
     if ours == "activation":

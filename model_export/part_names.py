@@ -78,14 +78,11 @@ MODERNBERT_PARTS = {
     "output_norm": "layers.{i}.mlp_norm",
     "final_norm": "final_norm",
 }
-MODERNBERT_HEADS = FINE_TUNED | {
-    "mlm_dense": "head.dense",
-    "mlm_norm": "head.norm",
+MODERNBERT_HEADS = {
+    **dict.fromkeys(("labels", "tags", "choices", "spans"), "classifier"),
+    **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "head.dense"),
+    **dict.fromkeys(("mlm_norm", "classifier_norm"), "head.norm"),
     "mlm_decoder": "decoder",
-    "labels_dense": "head.dense",
-    "choices_dense": "head.dense",
-    "classifier_norm": "head.norm",
-    "spans": "classifier",
 }
 NOMIC_RULES = {
     r"embeddings\.LayerNorm": "emb_ln",

@@ -7,7 +7,7 @@ from typing import Any
 
 from .artifact.manifest import MODULES, SENTENCE_SETTINGS
 from .artifact.pooling import MODES, SECOND_LOG
-from .checkpoint import Checkpoint, optional_json, read_json, read_modules, transformer_file
+from .checkpoint import Checkpoint, optional_json, read_json, transformer_file
 from .errors import ExportError
 from .facts import ENCODER_CONFIG
 from .lazy_weight import LazyWeight
@@ -35,14 +35,8 @@ SWITCHES = {  # switch in old configs of Pooling -> mode, in the order that the 
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-ACTIVATIONS = {  # class of torch.nn -> activation of the graph
-    "Identity": "",
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "Sigmoid": "sigmoid",
-    "SiLU": "silu",
-}
+# class of torch.nn -> activation of the graph
+ACTIVATIONS = {"Identity": ""} | {name: name.lower() for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")}
 PLAIN_OUTPUTS = ("cls", "mean")  # modes that have an output of their own
 # the only features that modules may read and write: those of a text's vector, those of tokens' vectors, the first
 OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
@@ -83,7 +77,7 @@ Layer = Dense | LayerNorm | UnitLength
 class SentenceModel:
     """What the checkpoint computes after the encoder; without modules.json the plain [CLS] vector."""
 
-    width: int  # of the vector
+    dimensions: int  # of the vector
     modes: tuple[str, ...] = ()  # of MODES; their vectors are concatenated
     include_prompt: bool = True
     layers: tuple[Layer, ...] = ()  # after pooling
@@ -117,7 +111,7 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     `without_modules` leaves out the first module that is not computed and all after it. Raises ExportError if there
     is such a module without that option, or a file is damaged.
     """
-    folder, model, listed = checkpoint.root, SentenceModel(width=width), read_modules(checkpoint.root)
+    folder, model, listed = checkpoint.root, SentenceModel(dimensions=width), checkpoint.modules
     if not listed:
         return model
     _check_options(transformer_file(folder / listed[0][0]), checkpoint.files[ENCODER_CONFIG])
@@ -176,7 +170,7 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
     if first or (name == "Pooling") == bool(model.modes):
         raise _NotComputed("is not computed at this place")
     layer: Layer
-    words, width = name, model.width
+    words, width = name, model.dimensions
     match name:
         case "Pooling":
             return _pooling(model, folder / path)
@@ -191,7 +185,7 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
             layer = UnitLength()
         case _:
             raise _NotComputed("is not computed")
-    return replace(model, width=width, layers=(*model.layers, layer), modules=(*model.modules, words))
+    return replace(model, dimensions=width, layers=(*model.layers, layer), modules=(*model.modules, words))
 
 
 def _check_options(path: Path, config: Mapping[str, Any]) -> None:
@@ -219,13 +213,13 @@ def _pooling(model: SentenceModel, folder: Path) -> SentenceModel:
     modes = tuple(stated) if isinstance(stated, list) else (stated,)
     if unknown := [str(mode) for mode in modes if mode not in MODES]:
         raise _NotComputed(f"pools by {', '.join(unknown)}, and only {', '.join(sorted(MODES))} are computed")
-    size = config.get("embedding_dimension", config.get("word_embedding_dimension", model.width))
-    if size != model.width:
-        raise ExportError(f"{folder}/config.json pools {size} channels; the encoder has {model.width}")
+    size = config.get("embedding_dimension", config.get("word_embedding_dimension", model.dimensions))
+    if size != model.dimensions:
+        raise ExportError(f"{folder}/config.json pools {size} channels; the encoder has {model.dimensions}")
     kept = config.get("include_prompt", True) is not False
     words = f"Pooling({' + '.join(modes)}{'' if kept else ', without the prompt'})"
-    width = model.width * len(modes)
-    return replace(model, modes=modes, include_prompt=kept, width=width, modules=(*model.modules, words))
+    size = model.dimensions * len(modes)
+    return replace(model, modes=modes, include_prompt=kept, dimensions=size, modules=(*model.modules, words))
 
 
 def read_dense(folder: Path, width: int, *, of_tokens: bool = False) -> tuple[Dense, str, int]:

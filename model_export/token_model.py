@@ -8,7 +8,7 @@ from typing import Any
 
 from .architecture import Architecture
 from .artifact.manifest import SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
-from .checkpoint import Checkpoint, optional_json, read_modules
+from .checkpoint import Checkpoint, optional_json
 from .errors import ExportError
 from .facts import METADATA, read_fact
 from .sentence import (
@@ -39,7 +39,7 @@ PROJECTION = "linear.weight"  # of Stanford's ColBERT, among the weights of the 
 def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modules: bool = False) -> SentenceModel:
     """The `sentence_model` of the checkpoint with what is made of single tokens."""
     model, root = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules), checkpoint.root
-    modules, width, defaults, files = read_modules(root), sizes.hidden, DEFAULTS, dict(checkpoint.files)
+    modules, width, defaults, files = checkpoint.modules, sizes.hidden, DEFAULTS, dict(checkpoint.files)
     if PROJECTION in checkpoint.names:
         path, width = root / METADATA, checkpoint.shape(PROJECTION)[0]
         files[METADATA] = found = optional_json(path)
@@ -66,13 +66,13 @@ def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modu
             raise ExportError(f"{path} sets {key} to {value!r}; it must be a value like {DEFAULTS[key]!r}")
     lengths = settings["query_length"], settings["document_length"]
     masks_keys = settings["do_query_expansion"] and not settings["attend_to_expansion_tokens"]
-    windows = [one.window + MIN_TOKENS for one in sizes.rotary if one.window]  # a filler may be so far from the query
+    windows = [window + MIN_TOKENS for window in sizes.windows if window]  # a filler may be so far from the query
     if masks_keys and (lengths[0] > min(windows, default=lengths[0]) or sizes.positional == "disentangled"):
         most = f"is computed up to {min(windows)} tokens" if windows else "is not computed"
         filled = f"{path}: queries are filled up to {lengths[0]} tokens that attend to the query alone"
         raise ExportError(f"{filled}; in family {sizes.family} that {most}")
     words = (f"Dense({sizes.hidden} to {width}) of each token", "Normalize")
-    fields = {"colbert": settings, "masks_keys": masks_keys, "width": width, "normalize": True, "modules": words}
+    fields = {"colbert": settings, "masks_keys": masks_keys, "dimensions": width, "normalize": True, "modules": words}
     return _with_vectors(model, [*layers, UnitLength()], **fields, max_tokens=max(lengths))
 
 

@@ -129,19 +129,14 @@ def _faults(tokenizer: Tokenizer, bounds: ModelBounds, patterns: str) -> Iterato
     }
     for name, text in texts.items():
         _report(name)
-        yield from _faults_of_text(tokenizer, text, name)
+        for side in text if tokenizer.normalizer is not None else ():
+            normalized = len(tokenizer.normalizer.normalize_str(side))
+            if normalized > MAX_GROWTH * (len(side) + 1):
+                yield f"makes {normalized} characters of the {len(side)} of {name}; at most {MAX_GROWTH} each"
         encoding = tokenizer.encode(*text)  # type: ignore[arg-type]  # one text or two
         if text == (ORDINARY,) and all(encoding.special_tokens_mask):
             yield f"gives {name} no tokens of its own"
         yield from _faults_of(encoding, name, bounds)
-
-
-def _faults_of_text(tokenizer: Tokenizer, text: tuple[str, ...], name: str) -> Iterator[str]:
-    """What normalizing makes of `text`, before it is encoded."""
-    for side in text if tokenizer.normalizer is not None else ():
-        normalized = len(tokenizer.normalizer.normalize_str(side))
-        if normalized > MAX_GROWTH * (len(side) + 1):
-            yield f"makes {normalized} characters of the {len(side)} of {name}; at most {MAX_GROWTH} each"
 
 
 def _faults_of(encoding: Encoding, name: str, bounds: ModelBounds) -> Iterator[str]:

@@ -36,6 +36,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
+Read = Callable[["_Storage"], bytes]
 MEMO = ("PUT", "BINPUT", "LONG_BINPUT")  # opcodes with an index that the C unpickler allocates memory for
 
 
@@ -132,10 +133,7 @@ def read_tensors(file: Path) -> dict[str, LazyWeight]:
     Raises ExportError if the file asks for anything but tensors, holds anything else, or is damaged.
     """
     try:
-        if zipfile.is_zipfile(file):
-            content, open_storage = _read_zip(file)
-        else:
-            content, open_storage = _read_legacy(file)
+        content, open_storage = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
     except (ExportError, OSError):
         raise
     except Exception as error:  # pickles and zip archives that are damaged raise nearly every class
@@ -146,9 +144,6 @@ def read_tensors(file: Path) -> dict[str, LazyWeight]:
         expected = "save the result of model.state_dict() and nothing around it"
         raise ExportError(f"{file} holds something else than tensors by name: {expected}")
     return {name: _lazy(file, name, tensor, open_storage) for name, tensor in content.items()}
-
-
-Read = Callable[[_Storage], bytes]
 
 
 def _lazy(file: Path, name: str, tensor: _Tensor, read: Read) -> LazyWeight:

@@ -30,8 +30,12 @@ class Format:
 
     files: str  # a pattern
     single: str  # the file that has all weights; if it exists, no other is read, as in transformers
-    index: str  # the file that lists the shards
     read: Callable[[list[Path]], Weights]
+
+    @property
+    def index(self) -> str:
+        """The file that lists the shards."""
+        return f"{self.single}.index.json"
 
 
 def convert(folder: Path) -> str:
@@ -120,10 +124,6 @@ def _open(file: Path) -> Any:
 
 
 FORMATS: Mapping[str, Format] = {  # by priority
-    "safetensors": Format(
-        files="*.safetensors", single="model.safetensors", index="model.safetensors.index.json", read=read_safetensors
-    ),
-    "pytorch": Format(
-        files="pytorch_model*.bin", single="pytorch_model.bin", index="pytorch_model.bin.index.json", read=read_torch
-    ),
+    "safetensors": Format(files="*.safetensors", single="model.safetensors", read=read_safetensors),
+    "pytorch": Format(files="pytorch_model*.bin", single="pytorch_model.bin", read=read_torch),
 }

@@ -1,5 +1,6 @@
 """Sequences packed into the inputs of the graph, and its outputs split into rows."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -49,7 +50,6 @@ OUTPUTS = {  # output -> what each of its rows belongs to
 }
 ASKED_AS = {name: name.removeprefix("mean_") for name in OF_MEANS}  # output of a graph -> what a request names
 WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
-ALL_KINDS = frozenset(OUTPUTS.values())
 ONLY_CLS = np.zeros(1, np.int32)  # the positions selected if [CLS] alone is needed
 NOTHING_POOLED = PooledTokens(lengths=ONLY_CLS[:0], firsts=ONLY_CLS[:0], rows=(), starts=np.zeros(0, np.int64))
 ROW_ALIGNMENT = {PACKED_ROWS: ALIGNMENT, BF16_ROWS: BF16_ALIGNMENT}
@@ -244,7 +244,7 @@ def _pooled_tokens(sequences: Sequence[Tokens], selected: Sequence[Ints], kind: 
 
 def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[Feeds, dict[str, list[slice]]]:
     """The selected rows that each head reads, and the rows of each head's output that belong to each sequence."""
-    index: dict[str, list[int]] = {kind: [] for kind in (*ALL_KINDS, "mask of target")}
+    index: defaultdict[str, list[int]] = defaultdict(list)  # kind -> what it reads
     spans: dict[str, list[slice]] = {kind: [] for kind in frozenset().union(*[kinds_of(s.outputs) for s in sequences])}
     base = 0
     for i, (tokens, rows) in enumerate(zip(sequences, selected, strict=True)):

@@ -1,7 +1,7 @@
 """The inputs of the graph's pooling: means, sentence vectors, sparse vectors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from .rows import Feeds, Ints, place, row_width
 
 Floats = NDArray[np.float32]
-# (length, first pooled position) -> the weights of the pooled tokens, or a weight for all
-Weighting = Callable[[int, int], Floats | float]
 MEANS = 16  # means per row: the narrowest block of the product that computes them
 BLOCK = 16  # tokens whose maximum is computed together
 ENDS = frozenset({"cls", "lasttoken"})  # the modes that read one token
+WEIGHTED = ("mean", "mean_sqrt_len_tokens", "weightedmean")  # the modes that are sums
+MODES = frozenset({*ENDS, "max", *WEIGHTED})
 SPARSE_BLOCK = 32  # tokens in a product, always: with another number, ONNX Runtime adds up in another order
 PART = 8  # tokens of one text
 PARTS = SPARSE_BLOCK // PART
@@ -28,20 +28,6 @@ NOTHING: Feeds = {
     "sparse_offsets": np.zeros((0, 2, 1), np.int32),
     "sparse_count": np.zeros(1, np.int64),
 }
-
-
-def _by_position(length: int, first: int) -> Floats:
-    """Token i, counted from 1 at the start of the sequence, weighs i. Tokens of a prompt that is left out count too."""
-    weights = np.arange(first + 1, length + 1, dtype=np.float64)
-    return np.asarray(weights / weights.sum(), np.float32)
-
-
-WEIGHTINGS: Mapping[str, Weighting] = {
-    "mean": lambda length, first: 1.0 / (length - first),
-    "mean_sqrt_len_tokens": lambda length, first: 1.0 / math.sqrt(length - first),
-    "weightedmean": _by_position,
-}
-MODES = frozenset({*ENDS, "max", *WEIGHTINGS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +47,7 @@ class PooledTokens:
 
 def mean_feeds(pooled: PooledTokens) -> Feeds:
     """The inputs of the output `mean`: the mean over all tokens of a sequence, special tokens included."""
-    slots, (weights,), back = _weighted(pooled, [WEIGHTINGS["mean"]])
+    slots, (weights,), back = _weighted(pooled, ["mean"])
     return {"mean_slots": slots, "mean_weights": weights, "mean_back": back}
 
 
@@ -74,21 +60,21 @@ def sentence_feeds(pooled: PooledTokens, modes: Sequence[str]) -> Feeds:
         feeds["sentence_last"] = pooled.row_of((pooled.lengths - 1).tolist())
     if "max" in modes:
         feeds |= _max_feeds(pooled)
-    if weighted := [mode for mode in modes if mode in WEIGHTINGS]:
-        slots, weights, back = _weighted(pooled, [WEIGHTINGS[mode] for mode in weighted])
+    if weighted := [mode for mode in modes if mode in WEIGHTED]:
+        slots, weights, back = _weighted(pooled, weighted)
         feeds |= {"sentence_slots": slots, "sentence_back": back}
         feeds |= {f"sentence_weights_{mode}": one for mode, one in zip(weighted, weights, strict=True)}
     return feeds
 
 
-def _weighted(pooled: PooledTokens, weightings: Sequence[Weighting]) -> tuple[Ints, list[Floats], Ints]:
+def _weighted(pooled: PooledTokens, modes: Sequence[str]) -> tuple[Ints, list[Floats], Ints]:
     """Weighted sums of a sequence's tokens, as a product of weights [rows, means, width] with packed rows.
 
-    The rows are packed as in attention. Returns the slots [rows, width], the weights of each weighting, and the sum of
+    The rows are packed as in attention. Returns the slots [rows, width], the weights of each mode, and the sum of
     each sequence [pooled]. A row has at most MEANS sums: with more, the product sums smaller blocks.
     """
     if not len(pooled.lengths):
-        weights = [np.zeros((1, 2, 1), np.float32) for _ in weightings]
+        weights = [np.zeros((1, 2, 1), np.float32) for _ in modes]
         return np.zeros((1, 1), np.int32), weights, np.zeros(0, np.int32)
     width = row_width(pooled.lengths)
     firsts, rows = place(pooled.lengths.tolist(), width)
@@ -98,15 +84,26 @@ def _weighted(pooled: PooledTokens, weightings: Sequence[Weighting]) -> tuple[In
     within, rows = within % MEANS, len(parts)
     means = max(2, int(within.max()) + 1)  # at least two: see rows._query_rows
     slots = np.zeros((rows, width), np.int32)
-    weights = [np.zeros((rows, means, width), np.float32) for _ in weightings]
+    weights = [np.zeros((rows, means, width), np.float32) for _ in modes]
     lengths, skipped, columns = pooled.lengths.tolist(), pooled.firsts.tolist(), [first % width for first in firsts]
     at = list(zip(row.tolist(), within.tolist(), columns, lengths, strict=True))
     for (i, _, column, length), start in zip(at, pooled.starts.tolist(), strict=True):
         slots[i, column : column + length] = np.arange(start, start + length)
-    for array, weighting in zip(weights, weightings, strict=True):
+    for array, mode in zip(weights, modes, strict=True):
         for (i, j, column, length), first in zip(at, skipped, strict=True):
-            array[i, j, column + first : column + length] = weighting(length, first)
+            array[i, j, column + first : column + length] = _weights_of(mode, length, first)
     return slots, weights, (row * means + within).astype(np.int32)
+
+
+def _weights_of(mode: str, length: int, first: int) -> Floats | float:
+    """The weights of the tokens from position `first` on, or a weight for all.
+
+    In "weightedmean" token i, counted from 1 at the start of the sequence, weighs i: tokens of a prompt count too.
+    """
+    if mode == "weightedmean":
+        weights = np.arange(first + 1, length + 1, dtype=np.float64)
+        return np.asarray(weights / weights.sum(), np.float32)
+    return 1.0 / (length - first if mode == "mean" else math.sqrt(length - first))
 
 
 def _max_feeds(pooled: PooledTokens) -> Feeds:
@@ -117,19 +114,15 @@ def _max_feeds(pooled: PooledTokens) -> Feeds:
     if not len(pooled.lengths):
         none = np.zeros((1, 1), np.int32)
         return {"sentence_blocks": none, "sentence_maxima": none, "sentence_max_back": np.zeros(0, np.int32)}
-    counts = -(-(pooled.lengths - pooled.firsts) // BLOCK)
-    blocks = np.empty((int(counts.sum()), BLOCK), np.int32)
-    maxima = np.empty((len(counts), int(counts.max())), np.int32)
-    block = 0
-    for n, count in enumerate(counts.tolist()):
-        start = int(pooled.starts[n])
-        tokens = np.arange(start + int(pooled.firsts[n]), start + int(pooled.lengths[n]), dtype=np.int32)
-        blocks[block : block + count] = np.resize(tokens[0], count * BLOCK).reshape(count, BLOCK)
-        blocks[block : block + count].reshape(-1)[: len(tokens)] = tokens
-        maxima[n], maxima[n, :count] = block, np.arange(block, block + count)
-        block += count
+    blocks = []
+    for start, first, length in zip(pooled.starts, pooled.firsts, pooled.lengths, strict=True):
+        tokens = np.arange(start + first, start + length, dtype=np.int32)
+        blocks.append(np.pad(tokens, (0, -len(tokens) % BLOCK), constant_values=tokens[0]).reshape(-1, BLOCK))
+    counts = np.array([len(of_text) for of_text in blocks], np.int32)[:, None]
+    within = np.arange(counts.max(), dtype=np.int32)
+    maxima = np.cumsum(counts, dtype=np.int32)[:, None] - counts + np.where(within < counts, within, 0)
     back = np.arange(len(counts), dtype=np.int32)
-    return {"sentence_blocks": blocks, "sentence_maxima": maxima, "sentence_max_back": back}
+    return {"sentence_blocks": np.concatenate(blocks), "sentence_maxima": maxima, "sentence_max_back": back}
 
 
 def word_weights(logits: NDArray[np.generic], activation: str) -> NDArray[np.float64]:
@@ -148,12 +141,15 @@ def sparse_feeds(pooled: PooledTokens) -> Feeds:
     tokens = np.where(tokens < lengths[owners][:, None], tokens, 0) + starts[owners][:, None]
     fill = -len(owners) % PARTS
     tokens = np.concatenate([tokens, np.full((fill, PART), starts[0])]).astype(np.int32)
-    blocks = np.append(owners, np.full(fill, NO_TEXT)).reshape(-1, PARTS)
+    flat = np.append(owners, np.full(fill, NO_TEXT))
+    ends = (flat != np.append(flat[1:], NO_TEXT)) & (flat != NO_TEXT)  # 1 if a text ends there
+    blocks = flat.reshape(-1, PARTS)
+    offsets = np.column_stack([np.arange(len(blocks)) * PARTS, np.zeros(len(blocks))])  # of the part, and of the id
     return {
         "sparse_tokens": tokens.reshape(-1, SPARSE_BLOCK),
         "sparse_joins": _joins(blocks),
-        "sparse_ends": _ends(blocks),
-        "sparse_offsets": _offsets(len(blocks)),
+        "sparse_ends": ends.reshape(-1, PARTS, 1).astype(np.float32),
+        "sparse_offsets": offsets.astype(np.int32)[:, :, None],
         "sparse_count": np.array([len(blocks)], np.int64),
     }
 
@@ -180,15 +176,3 @@ def _joins(owners: NDArray[np.integer]) -> NDArray[np.float32]:
     for i, shift in enumerate(SHIFTS):
         joins[:, i, shift:, 0][all_parts[:, shift:] == all_parts[:, :-shift]] = 0
     return joins
-
-
-def _ends(owners: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[blocks, parts, 1]: 1 if a text ends there."""
-    flat = owners.reshape(-1)
-    ends = (flat != np.append(flat[1:], NO_TEXT)) & (flat != NO_TEXT)
-    return np.asarray(ends.reshape(-1, PARTS, 1), np.float32)
-
-
-def _offsets(blocks: int) -> Ints:
-    """[blocks, 2, 1]: what is added to the part in its block, and to the id."""
-    return np.column_stack([np.arange(blocks) * PARTS, np.zeros(blocks)]).astype(np.int32)[:, :, None]

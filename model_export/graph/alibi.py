@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import BlockedRows, DistanceRows
+from .blocks import DistanceRows
 from .builder import TYPES, Value
 from .linear import normalized
 
@@ -36,7 +36,3 @@ def slopes(heads: int) -> NDArray[np.float64]:
     even = 1 << (heads.bit_length() - 1)
     whole, half = np.arange(1, even + 1), np.arange(1, 2 * (heads - even), 2) / 2
     return np.asarray(2.0 ** (-8 / even * np.concatenate([whole, half])))
-
-
-class BlockedAlibiRows(AlibiRows, BlockedRows):
-    """Blocked rows with ALiBi's bias."""

@@ -107,13 +107,8 @@ class Slots:
     """The inputs of the packed rows."""
 
     every: QuerySlots  # [rows, width], also of the keys
-    selected: QuerySlots
     keys: Value  # [rows, width]: the sequence of each slot, without the tokens that no token attends to
-
-    @property
-    def queries(self) -> Mapping[bool, QuerySlots]:
-        """By whether the layer is the last."""
-        return {False: self.every, True: self.selected}
+    queries: Mapping[bool, QuerySlots]  # by whether the layer is the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,27 +129,28 @@ class PackedRows(Attention):
     """
 
     layout: ClassVar[str] = PACKED_ROWS
+    reads_shapes: ClassVar[bool] = (
+        True  # whether the layers may depend on a Shape, whose result is in the host's memory
+    )
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
     _index: Mapping[bool, RowIndex] = field(init=False)  # by whether the layer is the last
 
     def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
         g = self.g
-        slots = Slots(
-            every=QuerySlots(
-                tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
-                of_tokens=g.input("token_slots", "int32", ["tokens"]),
-                segments=g.input("segments", "int32", ["rows", "width"]),
-            ),
-            keys=g.input("key_segments" if self.parts.masks_keys else "segments", "int32", ["rows", "width"]),
-            selected=QuerySlots(
-                tokens=g.input("query_chosen", "int32", ["rows", "queries"]),
-                segments=g.input("query_segments", "int32", ["rows", "queries"]),
-                of_tokens=g.input("chosen_slots", "int32", ["chosen"]),
-            ),
+        every = QuerySlots(
+            tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
+            of_tokens=g.input("token_slots", "int32", ["tokens"]),
+            segments=g.input("segments", "int32", ["rows", "width"]),
+        )
+        keys = g.input("key_segments" if self.parts.masks_keys else "segments", "int32", ["rows", "width"])
+        of_selected = QuerySlots(
+            tokens=g.input("query_chosen", "int32", ["rows", "queries"]),
+            segments=g.input("query_segments", "int32", ["rows", "queries"]),
+            of_tokens=g.input("chosen_slots", "int32", ["chosen"]),
         )
         with g.scope("places"):
-            self._place(slots)
+            self._place(Slots(every=every, keys=keys, queries={False: every, True: of_selected}))
 
     def _place(self, slots: Slots) -> None:
         """Prepares what all layers share."""
@@ -269,8 +265,10 @@ class Bf16PackedRows(PackedRows):
 class PlainRows(PackedRows):
     """Packed rows for heads on CUDA that PackedMultiHeadAttention has no kernel for.
 
-    A query's place is its slot: its head's index would need a Shape, whose result is in the host's memory.
+    A query's place is its slot: its head's index would need a Shape.
     """
+
+    reads_shapes: ClassVar[bool] = False
 
     def _output_indices(self, queries: QuerySlots) -> Value:
         return queries.of_tokens
@@ -321,11 +319,10 @@ class CumulativeLengths(Attention):
             return query, self.linear.product(states, projections.key[0])
 
 
-def variants(rows: type[PackedRows], plain: type[PackedRows]) -> Mapping[type[Attention], type[Attention]]:
-    """A family's attention in place of each kind: `rows`, or `plain` on CUDA, with what distinguishes that kind.
+def of_family(rows: type[PackedRows], kind: type[Attention]) -> type[Attention]:
+    """A family's `rows` with what distinguishes `kind`.
 
-    On CUDA it is in rows, whatever the size of the heads: with a bias the packed kernels pad every text to the longest.
+    On CUDA they are rows, whatever the size of the heads: with a bias the packed kernels pad every text to the longest.
     """
-    families = {PackedRows: rows, FusedPackedRows: rows, Bf16PackedRows: rows, PlainRows: plain}
-    found = {kind: type(f"{kind.__name__}Of{one.__name__}", (one, kind), {}) for kind, one in families.items()}
-    return found | {CumulativeLengths: found[PlainRows]}
+    kind = PlainRows if kind is CumulativeLengths else kind
+    return type(f"{kind.__name__}Of{rows.__name__}", (rows, kind), {})

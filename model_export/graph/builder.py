@@ -33,12 +33,11 @@ class Value:
     """A tensor of a graph: an input, a weight, or an operator's output."""
 
     name: str
-    dtype: int | None = None  # of TensorProto; of inputs, weights and outputs of the graph
+    dtype: int = TensorProto.UNDEFINED  # known of inputs, weights and outputs of the graph, like the shape
     shape: tuple[str | int, ...] | None = None
 
     @property
     def info(self) -> onnx.ValueInfoProto:
-        assert self.dtype is not None, self.name
         return helper.make_tensor_value_info(self.name, self.dtype, self.shape)
 
 
@@ -256,14 +255,12 @@ class GraphBuilder:
 
 
 def _tensor(value: Value) -> Tensor:
-    assert value.dtype
     assert value.shape is not None
     return Tensor(dtype=str(helper.tensor_dtype_to_np_dtype(value.dtype)), shape=value.shape)
 
 
 def _bytes_of(value: Value) -> int:
     """The size of a weight."""
-    assert value.dtype
     return math.prod(map(int, value.shape or ())) * int(helper.tensor_dtype_to_np_dtype(value.dtype).itemsize)
 
 
@@ -273,7 +270,6 @@ def _plain_tensor(value: Value, content: LazyWeight | NDArray[np.generic]) -> Te
 
 
 def _load(value: Value, content: LazyWeight | NDArray[np.generic]) -> NDArray[np.generic]:
-    assert value.dtype
     array = content.load() if isinstance(content, LazyWeight) else content
     return np.ascontiguousarray(array, helper.tensor_dtype_to_np_dtype(value.dtype)).reshape(array.shape)
 

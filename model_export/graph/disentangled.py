@@ -17,7 +17,7 @@ from .attention import PackedRows, Projections, Slots, concat_rows
 from .builder import TYPES, GraphBuilder, Value
 from .channel_shift import NoShift
 from .linear import Linear, Norm
-from .positions import PositionedRows, differences, positions_of
+from .positions import differences, distances_in, positions_of
 
 CONTENT_TO_POSITION = "c2p"  # the term with K; the other term has Q
 
@@ -44,23 +44,22 @@ def disentangle(parts: NamedWeights, projections: Projections) -> Projections:
     The queries are divided by the root of the number of terms, so that the scores have the usual scale.
     """
     a, relative = parts.architecture, parts.architecture.relative
-    assert relative is not None
     share = (1 + len(relative.terms)) ** -0.5
     tables = {}
     for term in sorted(relative.terms):
         side, factor = ("key", 1.0) if term == CONTENT_TO_POSITION else ("query", share)
         part = side if relative.shares_projections else f"distance_{side}"
         dense = parts.dense(part, a.hidden, a.hidden, layer=projections.layer)
-        tables[term] = _project_distances(parts, relative, dense, factor * a.head_size**-0.5)
+        tables[term] = _project_distances(parts, dense, factor * a.head_size**-0.5)
     query = (_scale(projections.query[0], share), _scale(projections.query[1], share))
     return replace(projections, query=query, tables=tables)
 
 
-def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: Dense, scale: float) -> LazyWeight:
+def _project_distances(parts: NamedWeights, dense: Dense, scale: float) -> LazyWeight:
     """The distances through `dense`, times `scale`: [heads, 2 * span, head size]."""
-    a, rows = parts.architecture, 2 * relative.span
+    a, rows = parts.architecture, 2 * parts.architecture.relative.span
     stored = parts.weight("distances", (rows, a.hidden))
-    norm = parts.norm("distances_norm", a.hidden) if relative.is_normed else None
+    norm = parts.norm("distances_norm", a.hidden) if a.relative.is_normed else None
 
     def load() -> Array:
         x = stored.load().astype(np.float64)
@@ -75,10 +74,11 @@ def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: 
 
 
 @dataclass(slots=True)
-class DisentangledRows(PositionedRows):
+class DisentangledRows(PackedRows):
     """Packed rows with the scores of the distances added to the bias in each layer.
 
-    The tables are cut to the rows that the batch needs: 127 of 512 if its longest text has 64 tokens.
+    The tables are cut to the rows that the batch needs, 127 of 512 if its longest text has 64 tokens; but on CUDA they
+    are whole.
     """
 
     _rows: Mapping[bool, Value] = field(init=False)  # by `last`, [rows, heads, queries, width]: each pair's table row
@@ -87,9 +87,9 @@ class DisentangledRows(PositionedRows):
     def _place(self, slots: Slots) -> None:
         PackedRows._place(self, slots)
         with self.g.scope("distances"):
-            self._cut = self._find_cut(slots.every.tokens)
+            self._cut = self._find_cut(slots.every.tokens) if self.reads_shapes else ()
             self._rows = {
-                last: self._table_rows(self._distances(queries.tokens, selected=last))
+                last: self._table_rows(distances_in(self.g, queries.tokens, selected=last))
                 for last, queries in slots.queries.items()
             }
 
@@ -131,8 +131,8 @@ class DisentangledRows(PositionedRows):
 
     def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:
         """Starts, ends and axes of the rows for the distances within a row."""
-        g, rows = self.g, bucket_rows(self._relative, self.parts.architecture.positions).astype(np.int64)
-        positions = self.parts.architecture.positions
+        g, a = self.g, self.parts.architecture
+        rows, positions = bucket_rows(a.relative, a.positions).astype(np.int64), a.positions
         starts, ends = rows[:positions][::-1], rows[positions - 1 :] + 1
         width = g.op("Shape", slot_tokens, start=1)
         farthest = g.op("Sub", g.op("Min", width, g.constant(np.int64(len(starts)))), g.constant(np.int64(1)))
@@ -144,27 +144,14 @@ class DisentangledRows(PositionedRows):
 
         Pairs of different texts also have a row; separating_bias masks them.
         """
-        g, positions = self.g, self.parts.architecture.positions
-        stored = bucket_rows(self._relative, positions)[::-1]  # of keys - queries
-        at = g.op("Add", distances, g.constant(np.int32(positions - 1)))
+        g, a = self.g, self.parts.architecture
+        stored = bucket_rows(a.relative, a.positions)[::-1]  # of keys - queries
+        at = g.op("Add", distances, g.constant(np.int32(a.positions - 1)))
         rows = g.op("Gather", g.constant(stored), at, axis=0)
         if self._cut:
             rows = g.op("Sub", rows, g.op("Cast", self._cut[0], to=int(TYPES["int32"])))
         every_head = g.int64(self.heads, 1, 1)
         return g.op("Expand", g.op("Unsqueeze", rows, g.int64(-3)), every_head)
-
-    @property
-    def _relative(self) -> RelativePositions:
-        relative = self.parts.architecture.relative
-        assert relative is not None
-        return relative
-
-
-class WholeTableRows(DisentangledRows):
-    """Disentangled rows for CUDA, with whole tables: the place to cut them would need a Shape."""
-
-    def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
 
 def add_convolution(
@@ -174,8 +161,7 @@ def add_convolution(
 
     `embedded` is activation 0 of `shift`, and `norm` produces activation 2.
     """
-    g, a, relative = linear.g, parts.architecture, parts.architecture.relative
-    assert relative is not None
+    g, a = linear.g, parts.architecture
     shape = (a.hidden, a.hidden, CONVOLUTION_WIDTH)
     kernel, bias = parts.weight("convolution", shape), parts.bias("convolution", a.hidden)
     total = LazyWeight(shape[:2], lambda: kernel.load().sum(axis=2))
@@ -187,7 +173,7 @@ def add_convolution(
         zero = g.weight("zero", LazyWeight((1, a.hidden), lambda: -taken.load()[None]))
         together = g.op("Concat", *_neighbours(g, embedded, zero), axis=-1)
         shifted = shift.compensate_dense((total, bias), 0)[1]
-        inner = linear.linear_activation(together, flat, shifted, relative.convolution)
+        inner = linear.linear_activation(together, flat, shifted, a.relative.convolution)
         return norm.of(g, g.op("Add", states, inner))
 
 

@@ -38,7 +38,7 @@ class Encoder:
         states = [self._embeddings()]
         for i in range(layers - 1):
             states.append(self._layer(i, states[i], states[i]))
-            if i == 0 and self._is_convolved:
+            if i == 0 and self.parts.architecture.relative.convolution:
                 states[-1] = self._convolve(*states)
         asked = self.g.op("Gather", states[-1], selected, axis=0)
         return [*states, self._finish(self._layer(layers - 1, asked, states[-1]))]
@@ -49,7 +49,7 @@ class Encoder:
         dense = (self.parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
         query, key, value = (self.shift.compensate_dense(weights, 2 * layer) for weights in dense)
         found = Projections(query=query, key=key, value=value, layer=layer)
-        return found if self.parts.architecture.relative is None else disentangle(self.parts, found)
+        return disentangle(self.parts, found) if self.parts.architecture.positional == "disentangled" else found
 
     def attention_input(self, layer: int, states: Value) -> Value:
         """The form in which the projections of `layer` read the `states` [tokens, hidden] before it; same shape."""
@@ -132,7 +132,9 @@ class Encoder:
         """LayerNorm(attended + inner W + b)."""
         inner = self._inner(i, attended, dense[0])
         weight, bias = self.shift.split_inputs(dense[0]), self.shift.compensate_sum(dense[1], 2 * i + 1)
-        norm = self._norm("output_norm", i, None if i == 0 and self._is_convolved else 2 * i + 2)
+        norm = self._norm(
+            "output_norm", i, None if i == 0 and self.parts.architecture.relative.convolution else 2 * i + 2
+        )
         return self.linear.add_and_norm(inner, weight, bias, attended, norm)
 
     def _finish(self, last: Value) -> Value:
@@ -157,12 +159,6 @@ class Encoder:
             return inner
         with g.scope("gate"):
             return g.op("Mul", inner, self.linear.affine(x, *dense("gate")))
-
-    @property
-    def _is_convolved(self) -> bool:
-        """Whether a convolution of the embeddings is added to the first layer."""
-        relative = self.parts.architecture.relative
-        return relative is not None and bool(relative.convolution)
 
     def _convolve(self, embedded: Value, states: Value) -> Value:
         with self.g.scope("layers.0"):

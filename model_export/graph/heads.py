@@ -4,14 +4,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..artifact.manifest import TOKEN_WEIGHTS
 from ..checkpoint import NamedWeights
 from ..errors import ExportError
 from ..labels import Classifier
 from ..lazy_weight import LazyWeight
+from ..sentence import SentenceModel
 from .builder import GraphBuilder, Value
 from .linear import add_and_activate, multiply, normalized, quantize
-from .pooling import build_sparse, weighted_sums
+from .pooling import build_sentence, build_sparse, build_token_outputs, weighted_sums
 
+CLASSIFIERS = {  # head -> what it is called, and the owners of its logits
+    "labels": ("classifier of texts", "sequences"),
+    "choices": ("multiple-choice head", "sequences"),
+    "tags": ("classifier of tokens", "asked_tokens"),
+    "spans": ("question-answering head", "asked_tokens"),
+}
 SHORTLIST = 64  # words per mask, whatever top_k is: an answer must not change with the top_k of other requests
 
 
@@ -72,31 +80,37 @@ class Heads:
     classifier: Classifier
     lm_head: ExactLogits
     hidden: Value  # [selected, hidden]
+    sentence: SentenceModel
     tokens: Value = field(init=False)  # of the last layer, [asked tokens, hidden]
-    sparse: str = ""  # the activation of the sparse vectors that the checkpoint was trained for; "": it was not
     present: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)  # head -> reason
     assumed: dict[str, str] = field(default_factory=dict)  # setting missing from the checkpoint -> default, and why
 
     def build(self) -> None:
         """Everything is float32 but the product with the vocabulary, which is large enough to matter."""
-        dtype = self.g.dtype
-        with self.g.using_dtype("float32"):
-            self.hidden = self.g.cast(self.hidden, dtype)
-            cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
-            self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
-            self.present += ["cls", "mean", "tokens", "layers"]
+        g, dtype, hidden = self.g, self.g.dtype, self.parts.architecture.hidden
+        with g.using_dtype("float32"):
+            self.hidden = g.cast(self.hidden, dtype)
+            cls = g.op("Gather", self.hidden, g.input("cls_index", "int32", ["sequences"]), axis=0)
+            g.output("cls", cls, "float32", ["sequences", hidden])
             means = self._build_mean()
-            self.tokens = self._build_tokens()
+            self.tokens = g.op("Gather", self.hidden, g.input("token_index", "int32", ["asked_tokens"]), axis=0)
+            g.output("tokens", self.tokens, "float32", ["asked_tokens", hidden])
+            self.present += ["cls", "mean", "tokens", "layers"]
             pooled = self._build_pooler(cls)
             self._build_pair(pooled)
             self._build_fill_mask(dtype)
             classified = means if self.parts.classifies_mean else cls
-            self._build_labels(classified, pooled)
-            self._build_choices(classified, pooled)
-            self._build_tags()
-            self._build_spans()
+            for name in CLASSIFIERS:
+                self._build_classifier(name, classified, pooled)
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
+        if self.sentence.pooling == "sentence":
+            build_sentence(g, self.hidden, hidden, self.sentence)
+            self.present.append("sentence")
+        build_token_outputs(g, self.tokens, self.sentence)
+        self.present += self.sentence.of_tokens
+        if TOKEN_WEIGHTS in self.sentence.of_tokens and self.missing.pop("sparse", ""):
+            self.present.append("sparse")
 
     def _build_mean(self) -> Value:
         """The mean over all tokens of a sequence, special tokens included: 1 / length times the packed rows."""
@@ -108,13 +122,6 @@ class Heads:
             means = weighted_sums(g, self.hidden, slots, weights, back, hidden)
             g.output("mean", means, "float32", ["pooled", hidden])
             return means
-
-    def _build_tokens(self) -> Value:
-        """The hidden state of each token, [asked tokens, hidden]."""
-        g = self.g
-        tokens = g.op("Gather", self.hidden, g.input("token_index", "int32", ["asked_tokens"]), axis=0)
-        g.output("tokens", tokens, "float32", ["asked_tokens", self.parts.architecture.hidden])
-        return tokens
 
     def _build_pooler(self, cls: Value) -> Value | None:
         """tanh(W h[CLS] + b), [sequences, hidden]."""
@@ -133,7 +140,8 @@ class Heads:
             self.missing["pair"] = self.missing["pooler"] if known else self._family_lacks("sentence-pair head")
         elif self._has("pair", "pair", "sentence-pair head"):
             with self.g.scope("pair"):
-                self._output_logits("pair", pooled, "sequences", 2)
+                logits = self._dense("pair", pooled, self.parts.architecture.hidden, 2)
+                self.g.output("pair", logits, "float32", ["sequences", 2])
 
     def _build_fill_mask(self, dtype: str) -> None:
         """At the masks: the k largest logits, the targets' logits, and log(sum(exp)) over the whole vocabulary."""
@@ -164,62 +172,44 @@ class Heads:
         g.output("target_logits", targets, "float32", ["targets"])
         self._build_sparse(decoder, dtype)
 
-    def _build_labels(self, cls: Value, pooled: Value | None) -> None:
-        """A text's logits: from [CLS] through the family's dense layer, from the pooler in a family without it."""
-        if self._classifies("labels", "classifier of texts"):
-            with self.g.scope("labels"):
-                inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
-                self._output_logits("labels", inner, "sequences", len(self.classifier.names), of_texts=True)
+    def _build_classifier(self, name: str, classified: Value, pooled: Value | None) -> None:
+        """The logits `name`: a text's labels, a choice's logit, a token's tags, or those of an answer's start and end.
 
-    def _build_choices(self, cls: Value, pooled: Value | None) -> None:
-        """The single logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
-        if self._classifies("choices", "multiple-choice head"):
-            with self.g.scope("choices"):
-                inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
-                self._output_logits("choices", inner, "sequences", 1, of_texts=True)
-
-    def _build_tags(self) -> None:
-        """The logits of each token."""
-        if self._classifies("tags", "classifier of tokens"):
-            with self.g.scope("tags"):
-                self._output_logits("tags", self._prepared_tokens(), "asked_tokens", len(self.classifier.names))
-
-    def _build_spans(self) -> None:
-        """For each token the logit that an answer starts with it, and the logit that an answer ends with it."""
-        heads, name = self.parts.family.heads, "question-answering head"
-        is_classifier = heads.get("spans") == heads.get("labels")  # by its name
-        if self._classifies("spans", name) if is_classifier else self._has("spans", "spans", name):
-            with self.g.scope("spans"):
-                self._output_logits("spans", self._prepared_tokens(), "asked_tokens", 2)
-
-    def _output_logits(self, name: str, states: Value, rows: str, count: int, *, of_texts: bool = False) -> None:
-        """The output `name` [rows, count]: the dense layer of this name over `states` [rows, hidden]."""
-        logits = self._dense(name, states, self.parts.architecture.hidden, count)
-        if of_texts and self.parts.classifies_mean:
-            name, rows = f"mean_{name}", "pooled"
-        self.g.output(name, logits, "float32", [rows, count])
+        The softmax over the choices of a prompt is not in the graph.
+        """
+        words, rows = CLASSIFIERS[name]
+        if not self._classifies(name, words):
+            return
+        count = {"choices": 1, "spans": 2}.get(name, len(self.classifier.names))
+        with self.g.scope(name):
+            if rows == "asked_tokens":  # in some families read as a text is
+                known = self.parts.knows("classifier_norm")
+                states = self._classified(self.tokens, None, "labels_dense") if known else self.tokens
+            else:
+                states = self._classified(classified, pooled, f"{name}_dense")
+            logits = self._dense(name, states, self.parts.architecture.hidden, count)
+            if rows == "sequences" and self.parts.classifies_mean:
+                name, rows = f"mean_{name}", "pooled"
+            self.g.output(name, logits, "float32", [rows, count])
 
     def _classifies(self, output: str, name: str) -> bool:
         """Whether the checkpoint's classifier gives `output`; records it as present or missing."""
+        heads = self.parts.family.heads
+        if output == "spans" and heads.get("spans") != heads.get("labels"):  # its name tells it from a classifier
+            return self._has("spans", "spans", name)
         if self.classifier.output == output:
             self.present.append(output)
             return True
         self.missing[output] = f"the checkpoint has no {name}"
         return False
 
-    def _classified(self, cls: Value, pooled: Value | None, part: str, activation: str) -> Value:
-        """What a classifier of texts reads: the dense layer `part` over [CLS], or the pooler without an activation."""
-        if activation:
-            return self._inner("dense", part, "classifier_norm", cls, self.parts.architecture.hidden, activation)
+    def _classified(self, states: Value, pooled: Value | None, part: str) -> Value:
+        """What a classifier reads: the dense layer `part` over `states`, or the pooler in a family without it."""
+        if activation := self.parts.family.activations.get(part):
+            return self._inner("dense", part, "classifier_norm", states, self.parts.architecture.hidden, activation)
         if pooled is None:
             raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
         return pooled
-
-    def _prepared_tokens(self) -> Value:
-        """What a classifier of tokens reads of their states: in some families as a classifier of texts."""
-        if not self.parts.knows("classifier_norm"):
-            return self.tokens
-        return self._classified(self.tokens, None, "labels_dense", self.parts.family.labels_activation)
 
     def _has(self, head: str, part: str, name: str) -> bool:
         """Whether the checkpoint has `head`, whose first weight is `part`; records it as present or missing."""
@@ -236,7 +226,7 @@ class Heads:
     def _transform(self, rows: Value) -> Value:
         """What the product with the vocabulary reads: [rows, hidden] to [rows, width]."""
         a = self.parts.architecture
-        activation = self.parts.family.mlm_activation or a.activation
+        activation = self.parts.family.activations.get("mlm_dense", a.activation)
         return self._inner("weight", "mlm_dense", "mlm_norm", rows, a.embedding, activation)
 
     def _inner(self, name: str, part: str, norm: str, x: Value, width: int, activation: str) -> Value:
@@ -262,7 +252,7 @@ class Heads:
 
         bias = g.weight("decoder.bias", self._decoder_bias())
         build_sparse(g, product, bias)
-        if self.sparse:
+        if self.sentence.sparse:
             self.present.append("sparse")
         else:
             self.missing["sparse"] = "the checkpoint was not trained for sparse vectors"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..artifact.pooling import BLOCK, PART, PARTS, SHIFTS, SPARSE_BLOCK, WEIGHTINGS
+from ..artifact.pooling import BLOCK, PART, PARTS, SHIFTS, SPARSE_BLOCK, WEIGHTED
 from ..sentence import Dense, Layer, LayerNorm, SentenceModel
 from .builder import TYPES, GraphBuilder, Value
 from .linear import activate
@@ -35,7 +35,7 @@ def build_sentence(g: GraphBuilder, hidden: Value, channels: int, model: Sentenc
         for i, layer in enumerate(model.layers):
             with g.scope(f"modules.{i}"):
                 x = _apply(g, x, layer)
-        g.output("sentence", x, "float32", ["vectors", model.width])
+        g.output("sentence", x, "float32", ["vectors", model.dimensions])
 
 
 def build_token_outputs(g: GraphBuilder, tokens: Value, model: SentenceModel) -> None:
@@ -53,7 +53,7 @@ def build_token_outputs(g: GraphBuilder, tokens: Value, model: SentenceModel) ->
 def _pool(g: GraphBuilder, hidden: Value, channels: int, modes: Sequence[str]) -> list[Value]:
     """[vectors, channels] for each mode."""
     pooled: dict[str, Value] = {}
-    if weighted := [mode for mode in dict.fromkeys(modes) if mode in WEIGHTINGS]:
+    if weighted := [mode for mode in dict.fromkeys(modes) if mode in WEIGHTED]:
         slots = g.input("sentence_slots", "int32", ["rows_of_vectors", "width_of_vectors"])
         back = g.input("sentence_back", "int32", ["vectors"])
         for mode in weighted:
@@ -95,11 +95,7 @@ def _apply(g: GraphBuilder, x: Value, layer: Layer) -> Value:
     return g.op("Div", x, g.op("Max", length, g.constant(SMALLEST_LENGTH)))
 
 
-def build_sparse(
-    g: GraphBuilder,
-    product: Callable[[Value], Value],
-    bias: Value,
-) -> None:
+def build_sparse(g: GraphBuilder, product: Callable[[Value], Value], bias: Value) -> None:
     """The outputs `sparse_places` [weights, 2] (the part that ends a text, the id) and `sparse_logits` [weights].
 
     `product` makes the logits without bias, float32 [vocabulary, SPARSE_BLOCK], of the rows [SPARSE_BLOCK] of the last

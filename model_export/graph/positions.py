@@ -1,31 +1,24 @@
-"""Attention in rows that knows the positions of its tokens."""
-
-from dataclasses import dataclass
+"""The positions of tokens, and the distances between them."""
 
 import numpy as np
 
-from .attention import PackedRows
 from .builder import TYPES, GraphBuilder, Value
 
 
-@dataclass(slots=True)
-class PositionedRows(PackedRows):
-    """Packed rows for a subclass that reads positions."""
+def positions_in(g: GraphBuilder, *, selected: bool = False) -> Value:
+    """The position of each flat token, or of each selected token; in int32."""
+    positions = g.input("positions", "int32", ["tokens"])
+    return g.op("Gather", positions, g.input("chosen", "int32", ["chosen"])) if selected else positions
 
-    def _positions(self, *, selected: bool = False) -> Value:
-        """The position of each flat token, or of each selected token; in int32."""
-        positions = self.g.input("positions", "int32", ["tokens"])
-        return self.g.op("Gather", positions, self.g.input("chosen", "int32", ["chosen"])) if selected else positions
 
-    def _distances(self, tokens: Value, *, selected: bool) -> Value:
-        """How far behind each query of `tokens` [rows, queries] a key is, [rows, queries, width]; across sequences too.
+def distances_in(g: GraphBuilder, tokens: Value, *, selected: bool) -> Value:
+    """How far behind each query of `tokens` [rows, queries] a key is, [rows, queries, width]; across sequences too.
 
-        `tokens` are the flat tokens of slots; in the last layer, those of slots among the `selected` tokens.
-        """
-        g = self.g
-        slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
-        of_queries = g.op("Gather", self._positions(selected=selected), tokens)
-        return differences(g, of_queries, g.op("Gather", self._positions(), slot_tokens))
+    `tokens` are the flat tokens of slots; in the last layer, those of slots among the `selected` tokens.
+    """
+    slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
+    of_queries = g.op("Gather", positions_in(g, selected=selected), tokens)
+    return differences(g, of_queries, g.op("Gather", positions_in(g), slot_tokens))
 
 
 def differences(g: GraphBuilder, queries: Value, keys: Value) -> Value:

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import MASKED_SCORES, QuerySlots
+from .attention import MASKED_SCORES, PackedRows, QuerySlots
 from .builder import Value
-from .positions import PositionedRows, differences, positions_of
+from .positions import differences, distances_in, positions_of
 
 BUCKETS, EXACT = 32, 8  # half of the buckets are of keys before the query, and the nearest EXACT hold a distance each
 FARTHEST = 128  # the distance from which on all keys share a bucket
 
 
 @dataclass(slots=True)
-class RelativeRows(PositionedRows):
+class RelativeRows(PackedRows):
     """Packed rows with a bias that also knows the distance."""
 
     def _bias(self, queries: QuerySlots, keys: Value) -> Value:
@@ -22,7 +22,7 @@ class RelativeRows(PositionedRows):
         columns = (g.op("Unsqueeze", one, g.int64(axis)) for one, axis in ((queries.segments, 2), (keys, 1)))
         last = g.constant(np.int32(2 * self.parts.architecture.positions - 1))
         selected = queries.tokens is not g.input("slot_tokens", "int32", ["rows", "width"])
-        distances = self._columns(self._distances(queries.tokens, selected=selected))
+        distances = self._columns(distances_in(g, queries.tokens, selected=selected))
         index = g.op("Where", g.op("Equal", *columns), distances, last)
         return g.op("Transpose", g.op("Gather", self._table(), index, axis=1), perm=[1, 0, 2, 3])
 

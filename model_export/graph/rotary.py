@@ -1,22 +1,17 @@
 """Attention whose queries and keys are turned by their positions (Su et al. 2021)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..architecture import Rotary
 from .attention import Projections
-from .blocks import BlockedRows, DistanceRows
+from .blocks import DistanceRows
 from .builder import TYPES, Value
+from .positions import positions_in
 
 
 class RotaryRows(DistanceRows):
     """Rows whose queries and keys are turned."""
-
-    @property
-    def _windows(self) -> Sequence[int]:
-        return [one.window for one in self.parts.architecture.rotary]
 
     def _prepare(self, part: str, x: Value, layer: int, positions: Value) -> Value:  # noqa: ARG002
         """`x` turned by `positions`; [tokens, 1, hidden]."""
@@ -38,7 +33,7 @@ class RotaryRows(DistanceRows):
         layer = projections.layer
         if not self.parts.architecture.rotary[layer].turns_values:
             return DistanceRows._values_of(self, projections, states)
-        return self._prepare("value", self.linear.affine(states, *projections.value), layer, self._positions())
+        return self._prepare("value", self.linear.affine(states, *projections.value), layer, positions_in(self.g))
 
 
 def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
@@ -47,7 +42,3 @@ def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
     powers = np.power(rotary.theta, exponents.astype(np.float64)).astype(np.float32)
     frequencies = np.float32(1) / powers / np.float32(rotary.divisor)
     return np.outer(np.arange(positions, dtype=np.float32), frequencies).astype(np.float64)
-
-
-class BlockedRotaryRows(RotaryRows, BlockedRows):
-    """Blocked rows whose queries and keys are turned."""

@@ -1,7 +1,7 @@
 """The activations in float64, of the reference's forward pass."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,15 @@ Doubles = NDArray[np.float64]
 STEP, LARGEST = 1 / 1024, 6.0  # erf(6) is 1 in float64
 GRID = np.arange(0.0, LARGEST + 2 * STEP, STEP)
 VALUES, SLOPES = np.array([math.erf(x) for x in GRID]), 2.0 / math.sqrt(math.pi) * np.exp(-(GRID**2))
+ACTIVATIONS: Mapping[str, Callable[[Doubles], Doubles]] = {
+    "gelu": lambda x: np.asarray(0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))),
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "silu": lambda x: x * (1.0 / (1.0 + np.exp(-x))),
+    "tanh": np.tanh,
+    "": lambda x: x,
+}
 
 
 def erf(x: Doubles) -> Doubles:
@@ -25,30 +34,3 @@ def _erf(x: Doubles) -> Doubles:
     rise = VALUES[at + 1] - VALUES[at]
     bend0, bend1 = STEP * SLOPES[at] - rise, rise - STEP * SLOPES[at + 1]
     return np.asarray(np.sign(x) * (VALUES[at] + t * rise + t * (1 - t) * (bend0 * (1 - t) + bend1 * t)))
-
-
-def gelu(x: Doubles) -> Doubles:
-    return np.asarray(0.5 * x * (1.0 + erf(x / math.sqrt(2.0))))
-
-
-def gelu_tanh(x: Doubles) -> Doubles:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def relu(x: Doubles) -> Doubles:
-    return np.maximum(x, 0.0)
-
-
-def sigmoid(x: Doubles) -> Doubles:
-    return 1.0 / (1.0 + np.exp(-x))
-
-
-ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": relu,
-    "silu": lambda x: x * sigmoid(x),
-    "tanh": np.tanh,
-    "sigmoid": sigmoid,
-    "": lambda x: x,
-}

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ..architecture import RelativePositions, Rotary
+from ..architecture import Rotary
 from ..artifact.rows import Ints
 from ..checkpoint import NamedWeights
 from ..lazy_weight import LazyWeight
@@ -31,16 +31,6 @@ def one_word_texts(vocabulary: int, frame: Sequence[int]) -> list[Ints]:
     """Random words, each between the special tokens `frame`, the same in every export."""
     words = np.random.default_rng(SEED).integers(0, vocabulary, WORDS)
     return [np.array([*frame[:1], word, *frame[1:]], np.int32) for word in words]
-
-
-def turned(x: Doubles, rotary: Rotary) -> Doubles:
-    """`x` [heads, length, size] turned by its positions (Su et al. 2021), with angles in float32, as trained."""
-    _, length, size = x.shape
-    base = np.float64(rotary.theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size)).astype(np.float64)
-    steps = np.float32(1.0) / base.astype(np.float32) / np.float32(rotary.divisor)
-    turn = np.exp(1j * (np.arange(length, dtype=np.float32)[:, None] * steps).astype(np.float64))
-    pairs = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
-    return np.concatenate([pairs.real, pairs.imag], axis=-1)
 
 
 def slopes_of(heads: int) -> list[float]:
@@ -92,8 +82,8 @@ class Reference:
         self._offsets, self._spread, self.states, self.attention = [midrange(states)], {}, [states], []
         for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
             step = self._prenorm_layer if self.architecture.is_prenorm else self._layer
-            states = step(layer, states, ends, self._layer_weights(layer))
-            if layer == 0 and self.architecture.relative is not None and self.architecture.relative.convolution:
+            states = step(layer, states, ends)
+            if layer == 0 and self.architecture.relative.convolution:
                 states = self._convolve(np.split(self.states[0], ends), states)
                 self._offsets[-1] = midrange(states)
             self.states.append(states)
@@ -121,10 +111,13 @@ class Reference:
         layers = map(self._owner, range(self.architecture.layers))
         return [_balance(*self._spread[part, owner]) for owner in layers for part in READERS]
 
-    def _note_spread(self, part: str, layer: int, x: Doubles, w: Mapping[str, Doubles]) -> None:
+    def _note_spread(self, part: str, layer: int, x: Doubles) -> None:
         """`x` [tokens, hidden] is what the READERS of `part` in `layer` multiply, less its offset."""
-        key, largest = (part, self._owner(layer)), np.abs(x).max(axis=0)
-        weights = np.max([np.abs(w[one]).max(axis=0) for one in READERS[part] if one in w], axis=0)
+        a, key, largest = self.architecture, (part, self._owner(layer)), np.abs(x).max(axis=0)
+        readers = [reader for reader in READERS[part] if reader != "gate" or a.is_gated]
+        shape = (a.hidden if part == "attention" else a.intermediate, a.hidden)
+        read = [self._parts.weight(reader, shape, layer=layer).load() for reader in readers]
+        weights = np.max([np.abs(weight).max(axis=0) for weight in read], axis=0).astype(np.float64)
         known = self._spread.get(key, (largest, weights))
         self._spread[key] = (np.maximum(known[0], largest), weights)
 
@@ -142,23 +135,13 @@ class Reference:
         """The two logits of the pair head, [2]."""
         return self._dense("pair", self.pooler(hidden), self.architecture.hidden, 2)
 
-    def labels(self, hidden: Doubles, count: int) -> Doubles:
-        """A text's logits, [count]."""
-        inner = self._classified(hidden, "labels_dense", self._parts.family.labels_activation)
-        return self._dense("labels", inner, self.architecture.hidden, count)
-
-    def choices(self, hidden: Doubles) -> Doubles:
-        """The logit of a prompt with a choice, [1]."""
-        inner = self._classified(hidden, "choices_dense", self._parts.family.choices_activation)
-        return self._dense("choices", inner, self.architecture.hidden, 1)
-
-    def spans(self, hidden: Doubles) -> Doubles:
-        """The logits of the start and the end of an answer at each token, [length, 2]."""
-        return self._dense("spans", self._prepared(hidden), self.architecture.hidden, 2)
-
-    def tags(self, hidden: Doubles, count: int) -> Doubles:
-        """The logits of each token, [length, count]."""
-        return self._dense("tags", self._prepared(hidden), self.architecture.hidden, count)
+    def classifier(self, head: str, hidden: Doubles, count: int) -> Doubles:
+        """The logits of "labels" or "choices", [count], or of "tags" or "spans" at each token, [length, count]."""
+        if head in ("labels", "choices"):
+            inner = self._classified(hidden, f"{head}_dense")
+        else:
+            inner = self._inner(hidden, "labels_dense") if self._parts.knows("classifier_norm") else hidden
+        return self._dense(head, inner, self.architecture.hidden, count)
 
     def vocabulary(self, rows: Doubles) -> Doubles:
         """Log-probabilities over the vocabulary: [rows, hidden] -> [rows, vocabulary]."""
@@ -173,30 +156,25 @@ class Reference:
         ends = np.cumsum([len(hidden) for hidden in texts])[:-1]
         return [np.maximum(logits, 0).max(axis=0) for logits in np.split(self._logits(np.concatenate(texts)), ends)]
 
-    def _classified(self, hidden: Doubles, part: str, activation: str) -> Doubles:
+    def _classified(self, hidden: Doubles, part: str) -> Doubles:
         """What a classifier of texts reads, [hidden]: the pooler if the family has no dense layer `part`."""
         first = hidden.mean(axis=0) if self.classifies_mean else hidden[0]
-        return self._inner(first, part, activation) if activation else self.pooler(hidden)
+        return self._inner(first, part) if part in self._parts.family.activations else self.pooler(hidden)
 
-    def _prepared(self, hidden: Doubles) -> Doubles:
-        """What a classifier of tokens reads, [length, hidden]."""
-        known, activation = self._parts.knows("classifier_norm"), self._parts.family.labels_activation
-        return self._inner(hidden, "labels_dense", activation) if known else hidden
-
-    def _inner(self, x: Doubles, part: str, activation: str) -> Doubles:
+    def _inner(self, x: Doubles, part: str) -> Doubles:
         size = self.architecture.hidden
-        inner = ACTIVATIONS[activation](self._dense(part, x, size, size))
+        inner = ACTIVATIONS[self._parts.family.activations[part]](self._dense(part, x, size, size))
         return self._norm("classifier_norm", inner) if self._parts.knows("classifier_norm") else inner
 
     def _logits(self, rows: Doubles) -> Doubles:
         """[rows, hidden] -> [rows, vocabulary]."""
         a = self.architecture
         inner = self._dense("mlm_dense", rows, a.hidden, a.embedding)
-        inner = ACTIVATIONS[self._parts.family.mlm_activation or a.activation](inner)
+        inner = ACTIVATIONS[self._parts.family.activations.get("mlm_dense", a.activation)](inner)
         part = "mlm_decoder" if self._parts.has("mlm_decoder") else "word"
         logits = self._norm("mlm_norm", inner) @ self._matrix(part, a.vocabulary, a.embedding).T
         for bias in [part for part in ("mlm_decoder", "mlm_bias") if self._parts.has(part, "bias")][:1]:
-            logits += self._vector(bias, "bias", a.vocabulary)
+            logits += self._bias(bias, a.vocabulary)
         return np.asarray(logits)
 
     def _embed(self, sequences: Sequence[Ints]) -> Doubles:
@@ -212,20 +190,9 @@ class Reference:
         total = self._norm("embedding_norm", total)
         return self._dense("projection", total, a.embedding, a.hidden) if self._parts.has_projection else total
 
-    def _layer_weights(self, layer: int) -> dict[str, Doubles]:
-        a = self.architecture
-        shapes = dict.fromkeys(("query", "key", "value", "attention"), (a.hidden, a.hidden))
-        shapes |= {"intermediate": (a.intermediate, a.hidden), "output": (a.hidden, a.intermediate)}
-        shapes |= {"gate": shapes["intermediate"]} if a.is_gated else {}
-        weights = {part: self._matrix(part, *shape, layer=layer) for part, shape in shapes.items()}
-        weights |= {f"{part}.bias": self._vector(part, "bias", shape[0], layer) for part, shape in shapes.items()}
-        if a.relative is not None:
-            weights |= self._distances(a.relative, layer)
-        return weights
-
-    def _distances(self, relative: RelativePositions, layer: int) -> dict[str, Doubles]:
+    def _distances(self, layer: int) -> dict[str, Doubles]:
         """For each term of the scores the projected rows of the table of distances, [heads, rows, head size]."""
-        a = self.architecture
+        a, relative = self.architecture, self.architecture.relative
         table = self._matrix("distances", 2 * relative.span, a.hidden)
         if relative.is_normed:
             table = self._norm("distances_norm", table)
@@ -237,58 +204,59 @@ class Reference:
 
     def _convolve(self, embedded: Sequence[Doubles], states: Doubles) -> Doubles:
         """LayerNorm(states + f(convolution of the embeddings)); zeros stand around each sequence."""
-        a, relative = self.architecture, self.architecture.relative
-        assert relative is not None
+        a = self.architecture
         kernel = self._parts.weight("convolution", (a.hidden, a.hidden, 3)).load().astype(np.float64)
         found = []
         for one in embedded:
             padded = np.pad(one, ((1, 1), (0, 0)))
             found.append(sum(padded[tap : tap + len(one)] @ kernel[:, :, tap].T for tap in range(3)))
-        inner = ACTIVATIONS[relative.convolution](np.concatenate(found) + self._vector("convolution", "bias", a.hidden))
+        inner = ACTIVATIONS[a.relative.convolution](np.concatenate(found) + self._bias("convolution", a.hidden))
         return self._norm("convolution_norm", states + inner)
 
-    def _layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
+    def _layer(self, layer: int, x: Doubles, ends: NDArray[np.int64]) -> Doubles:
         """The states after a layer, both [tokens, hidden]: a norm after attention, another after feed-forward.
 
         `x` [tokens, hidden] holds all sequences in a line; only attention separates them, at `ends`.
         """
-        self._note_spread("attention", layer, x - self._offsets[-1], w)
+        self._note_spread("attention", layer, x - self._offsets[-1])
         before = x
-        x = self._norm("attention_norm", x + self._attended(layer, x, ends, w), layer)
+        x = self._norm("attention_norm", x + self._attended(layer, x, ends), layer)
         if self._parts.knows("second_norm"):
             x = self._norm("second_norm", before + x, layer)
-        self._note_spread("feed_forward", layer, x - x.mean(axis=0), w)
-        total = self._norm("output_norm", x + self._feed_forward(x, w), layer)
+        self._note_spread("feed_forward", layer, x - x.mean(axis=0))
+        total = self._norm("output_norm", x + self._feed_forward(layer, x), layer)
         self._offsets += [x.mean(axis=0), midrange(total)]
         return total
 
-    def _prenorm_layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
+    def _prenorm_layer(self, layer: int, x: Doubles, ends: NDArray[np.int64]) -> Doubles:
         """Does what `_layer` does, with a norm before attention, but in layer 0, and another before feed-forward."""
         read = self._norm("attention_norm", x, layer) if layer else x
-        x = x + self._attended(layer, read, ends, w)
+        x = x + self._attended(layer, read, ends)
         inner = self._norm("output_norm", x, layer)
         self._offsets[-1] = midrange(read) if layer else np.zeros_like(x[0])  # the embeddings are also in the sums
-        self._note_spread("attention", layer, read - self._offsets[-1], w)
+        self._note_spread("attention", layer, read - self._offsets[-1])
         self._offsets += [inner.mean(axis=0), np.zeros_like(x[0])]
-        self._note_spread("feed_forward", layer, inner - self._offsets[-2], w)
-        return np.asarray(x + self._feed_forward(inner, w))
+        self._note_spread("feed_forward", layer, inner - self._offsets[-2])
+        return np.asarray(x + self._feed_forward(layer, inner))
 
-    def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
-        projected = [np.split(self._projected(part, layer, x, w), ends) for part in READERS["attention"]]
-        distances: dict[str, Doubles] = {term: w[term] for term in ("c2p", "p2c") if term in w}
+    def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64]) -> Doubles:
+        a = self.architecture
+        projected = [np.split(self._projected(part, layer, x), ends) for part in READERS["attention"]]
+        distances = self._distances(layer) if a.positional == "disentangled" else {}
         both = [self._attention(layer, q, k, v, distances) for q, k, v in zip(*projected, strict=True)]
         self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])
-        return np.asarray(np.concatenate([context for context, _ in both]) @ w["attention"].T + w["attention.bias"])
+        return self._dense("attention", np.concatenate([context for context, _ in both]), a.hidden, a.hidden, layer)
 
-    def _projected(self, part: str, layer: int, x: Doubles, w: dict[str, Doubles]) -> Doubles:
-        found = np.asarray(x @ w[part].T + w[f"{part}.bias"])
+    def _projected(self, part: str, layer: int, x: Doubles) -> Doubles:
+        found = self._dense(part, x, self.architecture.hidden, self.architecture.hidden, layer)
         return self._norm(f"{part}_norm", found, layer) if self._parts.knows(f"{part}_norm") else found
 
-    def _feed_forward(self, x: Doubles, w: dict[str, Doubles]) -> Doubles:
-        inner = ACTIVATIONS[self.architecture.activation](x @ w["intermediate"].T + w["intermediate.bias"])
-        if self.architecture.is_gated:
-            inner = inner * (x @ w["gate"].T + w["gate.bias"])
-        return np.asarray(inner @ w["output"].T + w["output.bias"])
+    def _feed_forward(self, layer: int, x: Doubles) -> Doubles:
+        a = self.architecture
+        inner = ACTIVATIONS[a.activation](self._dense("intermediate", x, a.hidden, a.intermediate, layer))
+        if a.is_gated:
+            inner = inner * self._dense("gate", x, a.hidden, a.intermediate, layer)
+        return self._dense("output", inner, a.intermediate, a.hidden, layer)
 
     def _attention(
         self, layer: int, query: Doubles, key: Doubles, value: Doubles, distances: Mapping[str, Doubles]
@@ -317,21 +285,27 @@ class Reference:
         if a.positional == "alibi":
             distance = np.abs(np.subtract.outer(np.arange(len(query)), np.arange(len(query))))
             scores -= np.array(slopes_of(a.heads))[:, None, None] * distance
-        if a.rotary and a.rotary[layer].window:
+        if a.windows[layer]:
             at = np.arange(len(query))
-            scores[:, np.abs(at[:, None] - at) > a.rotary[layer].window] = -np.inf
+            scores[:, np.abs(at[:, None] - at) > a.windows[layer]] = -np.inf
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         probabilities = scores / scores.sum(axis=-1, keepdims=True)
         context = np.einsum("hqk,hkd->qhd", probabilities, v)
         return np.asarray(context).reshape(query.shape), probabilities
 
     def _turned(self, x: Doubles, rotary: Rotary) -> Doubles:
-        if not rotary.is_stored:
-            return turned(x, rotary)
-        size, length = self.architecture.head_size, x.shape[1]
-        table = self._matrix("turns", self.architecture.positions, size)[:length]
-        turn = table[:, size // 2 :] + 1j * table[:, : size // 2]
-        return (np.ascontiguousarray(x).view(np.complex128) * turn).view(np.float64)
+        """`x` [heads, length, size] turned by its positions (Su et al. 2021)."""
+        _, length, size = x.shape
+        if rotary.is_stored:
+            table = self._matrix("turns", self.architecture.positions, size)[:length]
+            turn = table[:, size // 2 :] + 1j * table[:, : size // 2]
+            return (np.ascontiguousarray(x).view(np.complex128) * turn).view(np.float64)
+        exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)  # angles are in float32, as trained
+        base = np.float64(rotary.theta) ** exponents.astype(np.float64)
+        steps = np.float32(1.0) / base.astype(np.float32) / np.float32(rotary.divisor)
+        turn = np.exp(1j * (np.arange(length, dtype=np.float32)[:, None] * steps).astype(np.float64))
+        pairs = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
+        return np.concatenate([pairs.real, pairs.imag], axis=-1)
 
     def _relative_bias(self, length: int) -> Doubles:
         """MPNet's bias of each query and key, [heads, length, length]: 16 buckets for each direction."""
@@ -344,7 +318,6 @@ class Reference:
     def _buckets(self, length: int) -> NDArray[np.int64]:
         """The row of the table of distances for each query and key, [length, length]."""
         relative = self.architecture.relative
-        assert relative is not None
         span, middle = relative.span, relative.buckets // 2
 
         def row(distance: int) -> int:
@@ -362,19 +335,17 @@ class Reference:
 
     def _norm(self, part: str, x: Doubles, layer: int = 0) -> Doubles:
         """LayerNorm of the last axis of `x` by the stored norm `part`."""
-        weight, bias = (self._vector(part, kind, x.shape[-1], layer) for kind in ("weight", "bias"))
-        return layer_norm(x, weight, bias, self.architecture.norm_epsilon)
+        weight, bias = self._parts.norm(part, x.shape[-1], layer=layer)
+        return layer_norm(x, _doubles(weight), _doubles(bias), self.architecture.norm_epsilon)
 
     def _dense(self, part: str, x: Doubles, width: int, out: int, layer: int = 0) -> Doubles:
-        return np.asarray(x @ self._matrix(part, out, width, layer).T + self._vector(part, "bias", out, layer))
+        return np.asarray(x @ self._matrix(part, out, width, layer).T + self._bias(part, out, layer))
 
     def _matrix(self, part: str, rows: int, columns: int, layer: int = 0) -> Doubles:
-        return self._parts.weight(part, (rows, columns), layer=layer).load().astype(np.float64)
+        return _doubles(self._parts.weight(part, (rows, columns), layer=layer))
 
-    def _vector(self, part: str, kind: str, size: int, layer: int = 0) -> Doubles:
-        parts = self._parts
-        read = parts.bias(part, size, layer=layer) if kind == "bias" else parts.weight(part, (size,), layer=layer)
-        return read.load().astype(np.float64)
+    def _bias(self, part: str, size: int, layer: int = 0) -> Doubles:
+        return _doubles(self._parts.bias(part, size, layer=layer))
 
 
 def sentence_vector(hidden: Doubles, model: SentenceModel) -> Doubles:

@@ -45,16 +45,13 @@ class Expected:
     """The reference's outputs for the random sequences, in the order of `sequences`."""
 
     sequences: Sequence[Ints]  # each [length]
-    hidden: Sequence[Doubles]  # each [length, hidden]
-    # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; and layer_tokens
+    # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; layer_tokens; of a
+    # masked-LM head fill_mask, the log-probabilities at the second token, and sparse, both [vocabulary]
     outputs: Mapping[str, Sequence[Doubles]]
     attention: Sequence[Doubles]  # of the first sequences, [layers, heads, length, length]
-    layers: int
     layout: str  # of the batch
     modes: Sequence[str]  # that the output `sentence` pools by
     of_means: bool  # whether a classifier of texts reads the mean
-    vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
-    sparse: Sequence[Doubles]  # of the texts of at most SPARSE_TOKENS, [vocabulary]; empty without masked-LM head
     vectors_of: Callable[[Sequence[Ints]], Mapping[str, Sequence[Doubles]]]  # by name in VECTORS, of other sequences
 
 
@@ -69,10 +66,10 @@ def reference_outputs(
         "mean": lambda h: h.mean(axis=0),
         "pooler": reference.pooler,
         "pair": reference.pair,
-        "labels": lambda h: reference.labels(h, labels),
-        "choices": reference.choices,
-        "tags": lambda h: reference.tags(h, labels),
-        "spans": reference.spans,
+        "labels": lambda h: reference.classifier("labels", h, labels),
+        "choices": lambda h: reference.classifier("choices", h, 1),
+        "tags": lambda h: reference.classifier("tags", h, labels),
+        "spans": lambda h: reference.classifier("spans", h, 2),
         "tokens": lambda h: h,
         "sentence": lambda h: sentence_vector(h, sentence),
     }
@@ -86,20 +83,16 @@ def reference_outputs(
     ends = np.cumsum([len(h) for h in hidden])[:-1]
     by_layer = [np.split(states, ends) for states in reference.states]
     outputs["layer_tokens"] = [np.concatenate(layers) for layers in zip(*by_layer, strict=True)]
-    fills = "fill_mask" in heads
-    vocabulary = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if fills else []
-    short = [h for h in hidden if len(h) <= SPARSE_TOKENS] if fills else []
+    if "fill_mask" in heads:
+        outputs["fill_mask"] = list(reference.vocabulary(np.stack([h[1] for h in hidden])))
+        outputs["sparse"] = reference.sparse([h for h in hidden if len(h) <= SPARSE_TOKENS])
     return Expected(
         sequences=sequences,
-        hidden=hidden,
         outputs=outputs,
         attention=[np.stack(layers) for layers in zip(*reference.attention, strict=True)],
-        layers=reference.architecture.layers,
         layout=layout,
         modes=sentence.modes if "sentence" in heads else (),
         of_means=reference.classifies_mean,
-        vocabulary=vocabulary,
-        sparse=reference.sparse(short),
         vectors_of=vectors_of,
     )
 
@@ -110,10 +103,10 @@ def verify(folder: Path, expected: Expected, precision: str, words: Sequence[Int
     Raises PrecisionError if the [CLS] vectors or the attention are not the checkpoint's.
     """
     model, encoder = (open_graph(folder / name, expected.layout, precision) for name in (MODEL, LAYERS))
-    masked = OF_MASKED_LM if expected.vocabulary else ()
-    outputs = frozenset([*expected.outputs, *masked]) - {"layer_tokens"}
+    masked = OF_MASKED_LM if "fill_mask" in expected.outputs else ()
+    outputs = frozenset([*expected.outputs, *masked]) - {"layer_tokens", "fill_mask", "sparse"}
     rows = _rows(model, expected, expected.sequences, outputs=outputs, masks=(1,) if masked else (), top_k=TOP_K)
-    layers = (*range(expected.layers), LAST)
+    layers = (*range(len(expected.attention[0])), LAST)
     states = _rows(encoder, expected, expected.sequences, outputs=frozenset({"layer_tokens"}), layers=layers)
     errors = _errors([row | of_layers for row, of_layers in zip(rows, states, strict=True)], expected, precision)
     if words:
@@ -141,12 +134,9 @@ def measure_speeds(folder: Path, expected: Expected) -> dict[str, float]:
 def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str, float]:
     """The errors of all outputs but the attention. Raises the PrecisionError of `verify`."""
     pairs = {
-        name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
+        name: [_pair(name, row, want) for row, want in zip(rows, wanted, strict=name != "sparse")]
         for name, wanted in expected.outputs.items()
     }
-    if expected.vocabulary:
-        pairs["fill_mask"] = [_vocabulary_pair(row, want) for row, want in zip(rows, expected.vocabulary, strict=True)]
-        pairs["sparse"] = [_sparse_pair(row, want) for row, want in zip(rows, expected.sparse, strict=False)]
     errors: dict[str, float] = {}
     for name, both in pairs.items():
         largest = [np.abs(got.astype(np.float64) - want).max() for got, want in both]
@@ -168,7 +158,7 @@ def _with_words(
     both = zip(words, _rows(model, expected, words, outputs=vectors), strict=True)
     ordered = sorted(both, key=lambda one: float(np.linalg.norm(one[1]["mean"])))  # int8 errs most in short means
     chosen = [*ordered[:HARD_WORDS], *ordered[HARD_WORDS :: len(words) // HARD_WORDS]]
-    wanted = replace(expected, outputs=expected.vectors_of([text for text, _ in chosen]), vocabulary=[])
+    wanted = replace(expected, outputs=expected.vectors_of([text for text, _ in chosen]))
     found = _errors([row for _, row in chosen], wanted, precision)
     cosines = {name: min(errors[name], value) for name, value in found.items() if name.endswith("_cosine")}
     return {"golden_smallest_cosine": errors["cls_smallest_cosine"], **cosines}
@@ -210,23 +200,22 @@ def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row]) ->
     return float(np.max(changes))
 
 
-def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
-    """Log-probabilities of the artifact's best ids, [TOP_K], and the reference's of the same ids."""
-    return row["top_logits"][0].astype(np.float64) - row["log_sum_exp"][0], expected[row["top_ids"][0].astype(np.int64)]
+def _pair(name: str, row: Row, expected: Doubles) -> tuple[NDArray[np.generic], Doubles]:
+    """The artifact's output `name` and the reference's.
+
+    Of fill_mask those of the artifact's best ids, [TOP_K]; of sparse the largest logits of all words, at least 0.
+    """
+    if name == "fill_mask":
+        best = row["top_ids"][0].astype(np.int64)
+        return row["top_logits"][0].astype(np.float64) - row["log_sum_exp"][0], expected[best]
+    if name == "sparse":
+        got = np.zeros_like(expected)
+        got[row["sparse_places"][:, 1].astype(np.int64)] = row["sparse_logits"]
+        return got, expected
+    return row[name], expected
 
 
 def _smallest_cosine(pairs: Sequence[tuple[NDArray[np.generic], Doubles]]) -> float:
     """The smallest cosine of vectors [1, channels] to the reference's [channels]."""
-    return float(np.min([_cosine(got[0], want) for got, want in pairs]))
-
-
-def _sparse_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
-    """The largest logits of all words, [vocabulary], of the artifact and of the reference; at least 0."""
-    got = np.zeros_like(expected)
-    got[row["sparse_places"][:, 1].astype(np.int64)] = row["sparse_logits"]
-    return got, expected
-
-
-def _cosine(a: NDArray[np.generic], b: Doubles) -> float:
-    x = a.astype(np.float64)
-    return float(x @ b / (np.linalg.norm(x) * np.linalg.norm(b)))
+    both = [(got[0].astype(np.float64), want) for got, want in pairs]
+    return float(np.min([x @ y / (np.linalg.norm(x) * np.linalg.norm(y)) for x, y in both]))

@@ -112,7 +112,7 @@ def test_the_modes_are_those_that_the_library_reads(
     one = sentence_transformers_checkpoint(tmp_path / "checkpoint", pooling)
     found = sentence_model(one, WIDTH)
     assert (found.modes, found.pooling, found.normalize) == (modes, output, True)
-    assert found.width == WIDTH * len(modes)
+    assert found.dimensions == WIDTH * len(modes)
     assert not one.assumed
 
 

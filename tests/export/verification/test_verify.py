@@ -32,15 +32,11 @@ def own_outputs(artifact: Path) -> Expected:
     runtime.close()
     return Expected(
         sequences=sequences,
-        hidden=[],
         outputs={"cls": vectors},
         attention=attention,
-        layers=0,
         layout=PACKED_ROWS,
         modes=(),
         of_means=False,
-        vocabulary=[],
-        sparse=[],
         vectors_of=lambda _: {},
     )
 
