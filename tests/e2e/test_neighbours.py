@@ -40,7 +40,7 @@ OUTPUTS = [
 def sequences(vocabulary: int, longest: int) -> list[Tokens]:
     """Texts of all length classes, which together ask for every output."""
     random = np.random.default_rng(7)
-    lengths = [*range(2, 40), *random.integers(40, longest + 1, 26).tolist()]
+    lengths = [*range(2, 40), *random.integers(40, longest + 1, 12).tolist()]
     result = []
     for i, length in enumerate(lengths):
         outputs = OUTPUTS[i % len(OUTPUTS)]
