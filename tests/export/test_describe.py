@@ -1,6 +1,5 @@
 """`describe` reports what a checkpoint is without writing anything."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,15 +66,6 @@ def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureF
     assert "weights that are not supported: bert.encoder.layer.2" in refused[1]
 
 
-def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    vocabulary = tmp_path / "checkpoint" / "vocab.txt"
-    vocabulary.write_text(vocabulary.read_text("utf-8").replace("[MASK]", "mask"), "utf-8")
-    assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys, code=2)["refused"]
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_an_export_refuses_is_refused(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     make, weight, reason = REFUSED[name]
@@ -91,11 +81,6 @@ def test_what_an_export_refuses_is_refused(name: str, capsys: pytest.CaptureFixt
     assert reason in described(folder, capsys, code=2)["refused"]
     assert main([str(folder), str(tmp_path / "artifact")]) == 2
     assert reason in capsys.readouterr().err
-
-
-def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main([str(tmp_path / "nowhere")], "describe") == 2
-    assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err
 
 
 def test_the_report_has_five_digits_of_the_cosine_and_its_meaning(

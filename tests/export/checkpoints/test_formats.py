@@ -214,16 +214,6 @@ def test_a_card_that_only_mentions_macbert_changes_nothing(tmp_path: Path) -> No
     assert "pair_labels" not in manifest.assumed
 
 
-def test_a_config_without_a_model_type_needs_weights_with_berts_prefix(tmp_path: Path) -> None:
-    source = bert(
-        tmp_path / "checkpoint",
-        lambda folder, weights: one_file(folder, {n.removeprefix("bert."): a for n, a in weights.items()}),
-    )
-    rewritten(source, "config.json", lambda text: text.replace('"model_type": "bert",', ""))
-    with pytest.raises(ExportError, match="model_type None"):
-        export(source, tmp_path / "artifact")
-
-
 def test_half_precision_weights_are_read_as_float32() -> None:
     for name, classes in (("bert-labels", 3), ("bert-tags", 5)):  # float16, bfloat16
         weight = Checkpoint(GOLDEN / name).weight("classifier.bias", shape=(classes,)).load()

@@ -13,8 +13,7 @@ from packbert.model_export.families import architecture_of
 from packbert.model_export.graph.builder import GraphBuilder
 from tests import sentence_transformers
 from tests.export.goldens import NAMES
-from tests.export.graph.cuda_kernels import KERNELS
-from tests.export.graph.cuda_nodes import NodeKind, node_kinds
+from tests.export.graph.cuda_kernels import KERNELS, NodeKind, node_kinds
 from tests.paths import GOLDEN
 
 MODULES = sentence_transformers.NAMES
