@@ -74,27 +74,20 @@ def test_the_digest_does_not_depend_on_the_served_name(bert_artifact: Path, tmp_
     assert read_artifact(tmp_path.parent, tmp_path.name).digest == renamed.digest != artifact.digest
 
 
-def test_another_format_is_refused_with_a_solution(bert_artifact: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ManifestError, match=f"has format 99; this version reads format {FORMAT}: export the checkpoint again"
-    ):
-        open_artifact(changed(bert_artifact, tmp_path, {"format": 99}))
-
-
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Manifest) if f.name != "format"])
-def test_every_field_is_required(bert_artifact: Path, tmp_path: Path, field: str) -> None:
-    with pytest.raises(ManifestError, match=f"damaged.*{field}"):
-        open_artifact(changed(bert_artifact, tmp_path, {}, without=field))
-
-
-def test_unknown_fields_are_refused(bert_artifact: Path, tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"damaged.*surprise"):
-        open_artifact(changed(bert_artifact, tmp_path, {"surprise": 1}))
-
-
-def test_a_missing_file_is_reported_by_name(bert_artifact: Path, tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"model\.onnx.* is missing"):
-        open_artifact(changed(bert_artifact, tmp_path, {}))
+@pytest.mark.parametrize(
+    ("change", "without", "fault"),
+    [
+        ({"format": 99}, "", f"has format 99; this version reads format {FORMAT}: export the checkpoint again"),
+        ({"surprise": 1}, "", r"damaged.*surprise"),
+        ({}, "", r"model\.onnx.* is missing"),
+        *(({}, one.name, f"damaged.*{one.name}") for one in dataclasses.fields(Manifest) if one.name != "format"),
+    ],
+)
+def test_a_manifest_with_other_fields_is_refused(
+    change: dict[str, Any], without: str, fault: str, bert_artifact: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ManifestError, match=fault):
+        open_artifact(changed(bert_artifact, tmp_path, change, without=without))
 
 
 @pytest.mark.parametrize(
