@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 
 from tests.paths import SAMPLE
 from training.data.vocabulary import is_chinese
-from training.model.adopt import HEADS, adopt, associate, split
+from training.model.adopt import HEADS, adopt, associate
 from training.model.grow import BIAS, WORDS
-from training.model.shape import read_config, write_config
+from training.model.shape import read_config
 
 HIDDEN, INNER = 8, 16
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "water", "the", "in", "##teresting", "a", "##b"]
@@ -88,19 +88,3 @@ def test_a_word_of_every_sentence_goes_with_no_character(vocabulary: dict[str, i
         pieces, weights = found[vocabulary[character]]
         assert weights.sum() == pytest.approx(1.0)
         assert weights[list(pieces).index(vocabulary["."])] == 0.0
-
-
-def test_a_piece_is_split_into_the_longest_pieces_or_none() -> None:
-    known = {"in": 0, "##ter": 1, "##t": 2, "##er": 3, "##b": 4}
-    assert split("inter", vocabulary=known) == [0, 1]
-    assert split("##terb", vocabulary=known) == [1, 4]
-    assert split("inx", vocabulary=known) == []
-    assert split("x", vocabulary=known) == []
-
-
-def test_the_start_model_has_the_configuration_of_the_recipe_that_continues_it(
-    folders: Folders, tmp_path: Path
-) -> None:
-    shape = read_config(folders[1] / "config.json")
-    write_config(shape, path=tmp_path / "config.json")
-    assert (tmp_path / "config.json").read_bytes() == (folders[1] / "config.json").read_bytes()
