@@ -312,11 +312,7 @@ CASES = {
     ),
     "settings": Case(
         {"settings": {"BERT_MAX_BODY_BYTES": 8388608, "BERT_TRUNCATE": True, "BERT_MAX_WAIT_SECONDS": 0.5}},
-        {
-            "env/BERT_MAX_BODY_BYTES": "8388608",
-            "env/BERT_TRUNCATE": "true",
-            "env/BERT_MAX_WAIT_SECONDS": "0.5",
-        },
+        {"env/BERT_MAX_BODY_BYTES": "8388608", "env/BERT_TRUNCATE": "true", "env/BERT_MAX_WAIT_SECONDS": "0.5"},
     ),
     "workers": Case({"workers": 2}, {"env/BERT_WORKERS": "2", "env/BERT_CACHE": None, f"pod/{GRACE}": 45}),
     "workers, after an export": Case(EXPORT | {"workers": 2}, {"env/BERT_CACHE": "/tmp/packbert"}),
@@ -434,8 +430,7 @@ CASES = {
     ),
     "threads": Case({"settings": {"BERT_THREADS": 3}}, {"env/BERT_THREADS": "3"}),
     "disruptions": Case(
-        {"podDisruptionBudget": {"maxUnavailable": "25%"}},
-        {"PodDisruptionBudget/spec/maxUnavailable": "25%"},
+        {"podDisruptionBudget": {"maxUnavailable": "25%"}}, {"PodDisruptionBudget/spec/maxUnavailable": "25%"}
     ),
     "any disruption": Case({"podDisruptionBudget": {"enabled": False}}, {"PodDisruptionBudget": None}),
     "no monitoring": Case({}, {"ServiceMonitor": None, "PrometheusRule": None, "NetworkPolicy": None}),
