@@ -67,18 +67,15 @@ def test_no_row_has_more_means_than_the_narrowest_block(lengths: list[int]) -> N
 
 
 @given(sequences())
-def test_gathering_into_rows_and_back_gives_every_token_once(batch_of: list[Tokens]) -> None:
+def test_each_token_is_once_in_the_rows_at_its_position(batch_of: list[Tokens]) -> None:
     feeds: Mapping[str, NDArray[Any]] = pack(batch_of).feeds
     rows = feeds["ids"][feeds["slot_tokens"]].reshape(-1)
     assert np.array_equal(rows[feeds["token_slots"]], feeds["ids"])
+    assert len(feeds["ids"]) == sum(map(len, batch_of))  # none twice, none for padding
     owner = feeds["segments"].reshape(-1)
     assert (owner >= 0).sum() == len(feeds["ids"])
     assert np.array_equal(owner[feeds["token_slots"]], np.repeat(np.arange(len(batch_of)), [len(t) for t in batch_of]))
-
-
-@given(sequences())
-def test_positions_restart_at_each_sequence(batch_of: list[Tokens]) -> None:
-    assert pack(batch_of).feeds["positions"].tolist() == [i for tokens in batch_of for i in range(len(tokens))]
+    assert feeds["positions"].tolist() == [i for tokens in batch_of for i in range(len(tokens))]
 
 
 @given(sequences())
@@ -89,25 +86,15 @@ def test_split_returns_each_sequences_own_rows(batch_of: list[Tokens]) -> None:
     queries = selected[feeds["query_chosen"]].reshape(-1)
     assert np.array_equal(queries[feeds["chosen_slots"]], selected)
     means = np.einsum("rmw,rw->rm", feeds["mean_weights"], selected[feeds["mean_slots"]].astype(np.float64)).reshape(-1)
-    outputs = {
-        "cls": selected[feeds["cls_index"]],
-        "pooler": selected[feeds["cls_index"]],
-        "pair": selected[feeds["cls_index"]],
-        "mean": means[feeds["mean_back"]],
-        "tags": selected[feeds["token_index"]],
-        "top_ids": selected[feeds["mask_index"]],
-    }
-    rows: list[dict[str, NDArray[Any]]] = split(batch, outputs)
+    outputs = dict.fromkeys(("cls", "pooler", "pair"), selected[feeds["cls_index"]])
+    outputs |= {"tags": selected[feeds["token_index"]], "top_ids": selected[feeds["mask_index"]]}
+    rows: list[dict[str, NDArray[Any]]] = split(batch, outputs | {"mean": means[feeds["mean_back"]]})
     for tokens, row in zip(batch_of, rows, strict=True):
+        first, chosen = tokens.ids[:1], tokens.ids[list(tokens.masks)]
+        own = {"cls": first, "pooler": first, "pair": first, "tags": tokens.ids, "top_ids": chosen}
         assert set(row) == tokens.outputs
-        for name in {"cls", "pooler", "pair"} & tokens.outputs:
-            assert row[name].tolist() == [tokens.ids[0]]
-        if "tags" in row:
-            assert np.array_equal(row["tags"], tokens.ids)
-        if "mean" in row:
-            np.testing.assert_allclose(row["mean"], [tokens.ids.mean()], rtol=1e-5)
-        if "top_ids" in row:
-            assert row["top_ids"].tolist() == [tokens.ids[m] for m in tokens.masks]
+        for name, found in row.items():
+            np.testing.assert_allclose(found, own.get(name, [tokens.ids.mean()]), rtol=1e-5 * (name == "mean"))
 
 
 @given(sequences(), st.data())
@@ -217,21 +204,19 @@ def test_each_target_is_scored_at_each_mask() -> None:
     assert [row["target_logits"].tolist() for row in rows] == [[0], [1, 2, 3, 4]]
 
 
-def test_no_token_is_computed_twice_or_for_padding() -> None:
-    """The rows of every linear layer: useful / computed is 1.00."""
-    assert len(pack([text(n, "cls") for n in (3, 60, 512, 7)]).feeds["ids"]) == 3 + 60 + 512 + 7
-
-
-def test_a_batch_has_the_candidates_of_the_sequence_that_asks_for_most() -> None:
-    assert pack([text(4, "top_ids", masks=(1,), top_k=k) for k in (2, 7, 3)]).feeds["k"].tolist() == [7]
-
-
-def test_a_prompt_that_the_sentence_vector_leaves_out_counts_in_the_mean() -> None:
-    assert np.count_nonzero(pack([text(6, "mean", pooled_from=4)]).feeds["mean_weights"]) == 6
+def test_what_one_sequence_asks_for_the_batch_has() -> None:
+    most = pack([text(4, "top_ids", masks=(1,), top_k=k) for k in (2, 7, 3)]).feeds["k"]
+    assert most.tolist() == [7]
+    prompted = pack([text(6, "mean", pooled_from=4)])  # a prompt counts in the mean, if not in the sentence vector
+    assert np.count_nonzero(prompted.feeds["mean_weights"]) == 6
+    with pytest.raises(ValueError, match="at least one sequence"):
+        pack([])
 
 
 def test_the_rows_of_a_sequence_follow_those_of_the_sequence_before() -> None:
-    spans = pack([text(n, "tags", "top_ids", masks=(0,), top_k=1) for n in (2, 5, 3)]).spans
+    batch = pack([text(n, "tags", "top_ids", masks=(0,), top_k=1) for n in (2, 5, 3)])
+    assert (batch.tokens, batch.slots) == (10, 48)  # with the unused slots of its row
+    spans = batch.spans
     assert spans["token"] == [slice(0, 2), slice(2, 7), slice(7, 10)]
     assert spans["mask"] == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
@@ -246,11 +231,6 @@ def test_a_sequence_starts_where_its_answer_does_not_depend_on_the_others(layout
     starts = feeds["token_slots"][first] % width
     assert (starts % alignment == 0).all()
     assert all(start % 128 + n <= 128 for start, n in zip(starts.tolist(), lengths, strict=True) if n <= 128)
-
-
-def test_the_slots_of_a_batch_include_unused_slots_of_its_rows() -> None:
-    batch = pack([text(n, "cls") for n in (40, 3)])
-    assert (batch.tokens, batch.slots) == (43, 2 * 48)
 
 
 @given(batch_of=sequences())
@@ -268,11 +248,6 @@ def test_a_text_alone_gets_its_own_ids_and_what_it_asks_for(batch_of: list[Token
             first = both.feeds[name][: len(alone.feeds[name])]
             assert np.array_equal(alone.feeds[name], first), name
             assert next_one.feeds[name] is alone.feeds[name], name
-
-
-def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one sequence"):
-        pack([])
 
 
 def test_a_sequence_that_fits_into_a_used_row_starts_no_new_one() -> None:

@@ -42,8 +42,7 @@ def ask_all(services: Iterable[Service], checkout: Path, folder: Path) -> Answer
         source = checkpoint(service, folder / "checkpoints")
         artifact = folder / "artifacts" / source.name
         if not artifact.exists():
-            exporter = "packbert.model_export" if _is_packbert(checkout) else "model_export"
-            command = [sys.executable, "-m", exporter, str(source), str(artifact)]
+            command = [sys.executable, "-m", "packbert.model_export", str(source), str(artifact)]
             exported = subprocess.run(command, env=os.environ | _paths(checkout), capture_output=True, text=True)
             assert exported.returncode == 0, exported.stderr
         found |= ask_process(service, artifact, folder, checkout)
@@ -68,15 +67,9 @@ def _running(service: Service, artifact: Path, folder: Path, checkout: Path) -> 
         keys = folder / "keys"
         keys.write_text(KEY_FILE_CONTENT)
         settings["BERT_API_KEY_FILE"] = str(keys)
-    module = "packbert.service" if _is_packbert(checkout) else "service"
-    with ServiceProcess(settings | _paths(checkout), module=module) as process:
+    with ServiceProcess(settings | _paths(checkout)) as process:
         assert process.process.poll() is None, process.output()
         yield process.port, admin_port
-
-
-def _is_packbert(checkout: Path) -> bool:
-    """Older versions have the packages `service` and `model_export`."""
-    return (checkout / "packbert").is_dir()
 
 
 def _paths(checkout: Path) -> dict[str, str]:

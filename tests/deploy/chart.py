@@ -103,30 +103,31 @@ def render_packaged(values: dict[str, Any], folder: Path) -> Any:
 
     with helm_python.Chart.load(CHART) as chart:
         archive = chart.save(folder)
-    with helm_python.Chart.load(Path(archive)) as packed:
-        return packed.render(values, name="demo")
+    return _files_of(Path(archive), values)
 
 
 def render_below_another(values: dict[str, Any], folder: Path) -> Any:
     """What a chart `parent`, which is written into `folder` and has this one as its dependency, renders, by file."""
-    import helm_python
-
     shutil.copytree(CHART, folder / "charts" / "packbert")
     dependency = {"name": "packbert", "version": ">=0.1.0"}
     metadata = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
     (folder / "Chart.yaml").write_text(yaml.safe_dump(metadata), "utf-8")
-    with helm_python.Chart.load(folder) as chart:
-        chart.validate_schema(values)
-        return chart.render(values, name=RELEASE, namespace=NAMESPACE)
+    return _files_of(folder, values)
+
+
+def _files_of(chart: Path, values: dict[str, Any], name: str = RELEASE) -> Any:
+    import helm_python
+
+    with helm_python.Chart.load(chart) as loaded:
+        loaded.validate_schema(values)
+        return loaded.render(values, name=name, namespace=NAMESPACE)
 
 
 def _render(values: dict[str, Any], name: str) -> Any:
     import helm_python
 
     try:
-        with helm_python.Chart.load(CHART) as chart:
-            chart.validate_schema(values)
-            return chart.render(values, name=name, namespace=NAMESPACE)
+        return _files_of(CHART, values, name)
     except helm_python.HelmError as error:  # unpickled, it would import the library
         raise ChartError(str(error)) from None
 

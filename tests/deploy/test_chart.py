@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,9 @@ from tests.deploy.chart import (
     render_packaged,
 )
 from tests.deploy.chart_cases import CASES, EXPORT, MODEL, MODELS, Case
-from tests.deploy.queries import DEPLOY, RULES, Query, alerts
+from tests.deploy.queries import DASHBOARD, DEPLOY, RULES, Query, alerts
 from tests.paths import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 ALL: dict[str, Any] = {
     "prometheusRule": {"enabled": True},
     "serviceMonitor": {"enabled": True},
@@ -74,11 +72,20 @@ def at(values: dict[str, Any], path: str) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_value_has_its_effect_and_kubernetes_takes_the_result(case: Case) -> None:
+def test_a_value_has_its_effect_and_helm_kubernetes_and_the_service_take_the_result(case: Case, tmp_path: Path) -> None:
     rendered = render(case.values)
     assert {path: look(rendered, path) for path in case.expected} == case.expected
     for resource in rendered.resources.values():
         check(resource)
+    report = in_helm(lint, case.values)
+    assert (report["errors"], [each for each in report["messages"] if each["severity"] > 1]) == ([], [])
+    variables = {name: value for name, value in rendered.environment.items() if isinstance(value, str)}
+    variables.pop("BERT_API_KEY_FILE", None)  # it has to exist
+    if "BERT_MODELS" in variables:
+        variables["BERT_MODELS"] = str(tmp_path / "models.yaml")
+        (tmp_path / "models.yaml").write_text(rendered["ConfigMap"]["data"]["models.yaml"], "utf-8")
+    settings = Settings.from_environment(variables)
+    assert (settings.host, settings.port) == ("0.0.0.0", 8080)
 
 
 @pytest.mark.parametrize("kind", ["keda", "hpa"])
@@ -134,18 +141,12 @@ def test_a_wrong_value_is_refused(values: dict[str, Any], fault: str) -> None:
     assert "helm_python" not in sys.modules  # see `helm_process`
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_helm_finds_nothing_to_complain_about(case: Case) -> None:
-    report = in_helm(lint, case.values)
-    assert (report["errors"], [each for each in report["messages"] if each["severity"] > 1]) == ([], [])
-
-
 @pytest.mark.parametrize("values", [MODEL, MODEL | EXPORT, {"artifact": {"claim": "x"}}], ids=str)
 def test_containers_are_confined_and_write_only_to_volumes(values: dict[str, Any]) -> None:
     pod = render(values).pod
     assert pod["securityContext"]["runAsUser"] == 10001
     assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["automountServiceAccountToken"] is False
+    assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
     for container in [*pod["containers"], *pod.get("initContainers", [])]:
         context = container["securityContext"]
         assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
@@ -153,22 +154,6 @@ def test_containers_are_confined_and_write_only_to_volumes(values: dict[str, Any
         mounts = [each["name"] for each in container["volumeMounts"]]
         assert "tmp" in mounts
         assert set(mounts) <= {each["name"] for each in pod["volumes"]}
-
-
-def test_no_variable_of_a_service_stops_the_start() -> None:
-    assert render(MODEL).pod["enableServiceLinks"] is False
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_service_reads_the_variables_that_the_chart_sets(case: Case, tmp_path: Path) -> None:
-    rendered = render(case.values)
-    variables = {name: value for name, value in rendered.environment.items() if isinstance(value, str)}
-    variables.pop("BERT_API_KEY_FILE", None)  # it has to exist
-    if "BERT_MODELS" in variables:
-        variables["BERT_MODELS"] = str(tmp_path / "models.yaml")
-        (tmp_path / "models.yaml").write_text(rendered["ConfigMap"]["data"]["models.yaml"], "utf-8")
-    settings = Settings.from_environment(variables)
-    assert (settings.host, settings.port) == ("0.0.0.0", 8080)
 
 
 def test_the_pod_has_as_long_as_the_service_takes_to_end() -> None:
@@ -225,25 +210,19 @@ def test_the_chart_can_be_a_dependency_of_another_one(tmp_path: Path) -> None:
     assert deployment["metadata"]["name"] == "demo-packbert"
 
 
-def test_the_alerts_are_the_rules_files_and_find_the_monitors_job() -> None:
-    rendered = render(MODEL | ALL)
-    assert rendered["PrometheusRule"]["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
+def test_alerts_and_dashboard_are_the_files_of_deploy_in_a_packaged_chart_too(tmp_path: Path) -> None:
+    rules, dashboard = yaml.safe_load(RULES.read_text("utf-8")), json.loads(DASHBOARD.read_text("utf-8"))
+    rendered, packaged = render(MODEL | ALL), in_helm(render_packaged, MODEL | ALL, tmp_path)
+    in_package = [
+        yaml.safe_load(packaged[f"packbert/templates/{name}.yaml"]) for name in ("prometheusrule", "dashboard")
+    ]
+    for rule, panels in ((rendered["PrometheusRule"], rendered["ConfigMap"]), in_package):
+        assert rule["spec"] == rules
+        assert json.loads(panels["data"][DASHBOARD.name]) == dashboard
     label = rendered["ServiceMonitor"]["spec"]["jobLabel"]
     job = rendered["Service"]["metadata"]["labels"][label]
     (down,) = (rule for rule in alerts() if rule["alert"] == "BertDown")
     assert down["expr"] == f'up{{job="{job}"}} == 0'
-
-
-def test_a_packaged_chart_holds_the_rules_themselves(tmp_path: Path) -> None:
-    rules = in_helm(render_packaged, MODEL | ALL, tmp_path)["packbert/templates/prometheusrule.yaml"]
-    assert yaml.safe_load(rules)["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
-
-
-def test_the_dashboard_is_that_of_grafanas_folder(tmp_path: Path) -> None:
-    dashboard = json.loads((DEPLOY / "grafana" / "packbert.json").read_text("utf-8"))
-    rendered = render(MODEL | ALL)["ConfigMap"]["data"]["packbert.json"]
-    packaged = yaml.safe_load(in_helm(render_packaged, MODEL | ALL, tmp_path)["packbert/templates/dashboard.yaml"])
-    assert [json.loads(rendered), json.loads(packaged["data"]["packbert.json"])] == [dashboard, dashboard]
 
 
 def test_selectors_find_the_pods_and_the_service_of_this_release_only() -> None:
@@ -262,24 +241,17 @@ def test_selectors_find_the_pods_and_the_service_of_this_release_only() -> None:
     assert other["Deployment"]["metadata"]["name"] == "packbert"
 
 
-def test_the_autoscaler_asks_for_metrics_that_the_service_has() -> None:
+def test_the_autoscaler_asks_for_metrics_of_the_service_as_ray_does() -> None:
     metadata = render(MODEL | ALL)["ScaledObject"]["spec"]["triggers"][0]["metadata"]
     hpa = render(MODEL | {"autoscaling": {"kind": "hpa"}})["HorizontalPodAutoscaler"]
     asked = {each["pods"]["metric"]["name"] for each in hpa["spec"]["metrics"]}
     assert Query("keda", metadata["query"]).names == asked
     metrics = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
     assert asked <= set(re.findall(r"^\| `(\w+)` \| gauge", metrics, re.MULTILINE))
-
-
-def test_keda_counts_replicas_as_ray_does() -> None:
     text = (DEPLOY / "ray" / "bert_serve.py").read_text("utf-8")
     targets = {name: float(value) for name, value in re.findall(r"^TARGET_(\w+) = ([\d.]+)", text, re.MULTILINE)}
     defaults = in_helm(chart_files)["values"]["autoscaling"]
     assert {"BUSY": defaults["busyRatio"], "WAIT_SECONDS": defaults["waitSeconds"]} == targets
-
-
-def test_the_chart_has_the_version_of_the_project() -> None:
-    assert in_helm(chart_files)["metadata"]["appVersion"] == PROJECT["version"]
 
 
 def test_the_settings_of_the_schema_are_those_of_the_service() -> None:

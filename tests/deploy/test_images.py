@@ -45,29 +45,16 @@ def test_packages_of_images_have_hashes_and_the_tested_versions(path: Any) -> No
     assert set(other) <= images_only
 
 
-def test_the_serving_images_hold_no_exporter_and_one_onnx_runtime() -> None:
+def test_the_serving_images_hold_no_exporter_one_onnx_runtime_and_the_libraries_it_loads() -> None:
     cpu, cuda, service, export = (
         set(packages(f"docker/locks/{name}.lock")) for name in ("runtime-cpu", "runtime-cuda", "service", "export")
     )
     assert "huggingface-hub" in export
     assert {"huggingface-hub", "onnx", "safetensors", "tqdm"} & (cpu | cuda | service) == set()
-    assert [{name for name in lock if name.startswith("onnxruntime")} for lock in (cpu, cuda, service, export)] == [
-        {"onnxruntime"},
-        {"onnxruntime-gpu"},
-        set(),
-        set(),
-    ]
-
-
-def test_the_gpu_images_hold_the_cuda_libraries_that_the_provider_loads() -> None:
-    found = {name for name in packages("docker/locks/runtime-cuda.lock") if name.startswith("nvidia-")}
-    assert found == {
-        "nvidia-cublas",
-        "nvidia-cuda-nvrtc",  # loaded by cuBLAS
-        "nvidia-cuda-runtime",
-        "nvidia-cudnn-cu13",
-        "nvidia-curand",
-    }
+    runtimes = [{name for name in lock if name.startswith("onnxruntime")} for lock in (cpu, cuda, service, export)]
+    assert runtimes == [{"onnxruntime"}, {"onnxruntime-gpu"}, set(), set()]
+    libraries = {name.removeprefix("nvidia-") for name in cuda if name.startswith("nvidia-")}  # nvrtc: of cuBLAS
+    assert libraries == {"cublas", "cuda-nvrtc", "cuda-runtime", "cudnn-cu13", "curand"}
 
 
 def test_a_build_finds_every_file_that_it_copies() -> None:
@@ -94,7 +81,7 @@ def test_labels_and_wheels_have_the_licences_of_the_package_with_their_texts() -
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_container_of_compose_can_write_only_its_volumes(name: str) -> None:
+def test_a_container_of_compose_writes_only_its_volumes_and_has_bounded_memory(name: str) -> None:
     service = COMPOSE["services"][name]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
@@ -103,25 +90,16 @@ def test_a_container_of_compose_can_write_only_its_volumes(name: str) -> None:
     assert all(volume["read_only"] and volume["bind"] == {"create_host_path": False} for volume in folders)
     named = [volume.split(":") for volume in service["volumes"] if isinstance(volume, str)]
     assert {volume for volume, *_ in named} <= set(COMPOSE["volumes"])
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_container_of_compose_has_a_bound_on_its_memory_swap_included(name: str) -> None:
-    service = COMPOSE["services"][name]
     assert service["mem_limit"] == service["memswap_limit"] == "${MEMORY:-4g}"
 
 
-@pytest.mark.parametrize("name", SERVING)
-def test_compose_passes_the_variables_of_traces(name: str) -> None:
+def test_compose_passes_the_variables_of_traces_and_publishes_on_this_machine() -> None:
     texts = [(ROOT / path).read_text("utf-8") for path in ("service/settings.py", "docs/operate/index.md")]
     named = set(re.findall(r"OTEL_\w+[A-Z]", " ".join(texts)))
     assert len(named) > 5
-    assert named <= set(COMPOSE["services"][name]["environment"])
-
-
-def test_compose_publishes_on_this_machine_unless_bert_host_says_otherwise() -> None:
-    published = [COMPOSE["services"][name]["ports"] for name in SERVING]
-    assert set(map(str, published)) == {"['${BERT_HOST:-127.0.0.1}:${BERT_PORT:-8080}:8080']"}
+    for name in SERVING:
+        assert named <= set(COMPOSE["services"][name]["environment"])
+        assert COMPOSE["services"][name]["ports"] == ["${BERT_HOST:-127.0.0.1}:${BERT_PORT:-8080}:8080"]
 
 
 def health(host: str, port: int) -> subprocess.CompletedProcess[str]:
@@ -147,25 +125,20 @@ def answering(answer: bytes) -> Iterator[int]:
         thread.join()
 
 
-def test_a_container_is_healthy_where_the_service_is_ready(server: httpx.Client) -> None:
-    port = server.base_url.port
-    assert port is not None
-    assert health("0.0.0.0", port).returncode == 0
+def test_a_container_is_healthy_when_the_service_is_ready(server: httpx.Client) -> None:
+    assert health("0.0.0.0", server.base_url.port or 0).returncode == 0
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    found = health("127.0.0.1", port)
+    assert (found.returncode, "refused" in found.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("answer", "reported"),
     [(b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "HTTP/1.1 503"), (b"", "connection closed")],
 )
-def test_a_container_is_unhealthy_where_ready_is_not_200(answer: bytes, reported: str) -> None:
+def test_a_container_is_unhealthy_when_ready_is_not_200(answer: bytes, reported: str) -> None:
     with answering(answer) as port:
         found = health("127.0.0.1", port)
     assert found.returncode == 1
     assert found.stderr.strip() == f"/ready of 127.0.0.1:{port}: {reported}"
-
-
-def test_a_container_is_unhealthy_where_nothing_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    found = health("127.0.0.1", port)
-    assert (found.returncode, "refused" in found.stderr) == (1, True)

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,12 +52,9 @@ def module() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         for name, stand_in in names.items():
             patch.setitem(sys.modules, name, stand_in)
-        spec = importlib.util.spec_from_file_location("bert_serve", FOLDER / "bert_serve.py")
-        assert spec is not None
-        assert spec.loader is not None
-        loaded = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-        yield loaded
+        patch.syspath_prepend(str(FOLDER))
+        yield importlib.import_module("bert_serve")
+    del sys.modules["bert_serve"]
 
 
 @pytest.mark.parametrize(

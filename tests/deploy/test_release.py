@@ -38,15 +38,15 @@ def test_a_tag_publishes_the_images_that_the_chart_names() -> None:
     assert set(matrix["runtime"]) == {"cpu", "openvino", "cuda"}
 
 
-def test_pyproject_chart_and_changelog_have_one_version() -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+", release_script().version_of(ROOT))
-
-
-def test_a_tag_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyproject_chart_and_changelog_have_one_version_and_a_tag_of_another_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = release_script()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", script.version_of(ROOT))
     monkeypatch.setenv("GITHUB_REF_TYPE", "tag")
     monkeypatch.setenv("GITHUB_REF_NAME", "v9.9.9")
     with pytest.raises(SystemExit, match=r"the tag has 9\.9\.9"):
-        release_script().version_of(ROOT)
+        script.version_of(ROOT)
 
 
 def test_links_of_the_readme_are_absolute_in_the_packages() -> None:

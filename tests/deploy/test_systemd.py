@@ -50,18 +50,12 @@ def test_a_reload_is_the_signal_that_reads_the_file_of_models_again() -> None:
     assert f"`ExecReload={SERVICE['ExecReload']}`" in (ROOT / "docs" / "operate" / "models.md").read_text("utf-8")
 
 
-def test_start_waits_for_the_message_of_the_main_process() -> None:
+def test_start_waits_for_a_message_stop_for_the_service_and_a_wrong_setting_for_nobody() -> None:
     assert (SERVICE["Type"], SERVICE["NotifyAccess"]) == ("notify", "main")
-
-
-def test_stop_waits_as_long_as_the_service_takes() -> None:
     fields = Settings.model_fields
     longest = fields["linger_seconds"].default + fields["drain_seconds"].default + 2 * STOP_GRACE_SECONDS
     assert float(SERVICE["TimeoutStopSec"].removesuffix("s")) >= longest
     assert SERVICE["KillMode"] == "mixed"  # SIGTERM to the supervisor only
-
-
-def test_a_wrong_setting_is_not_tried_again() -> None:
     assert (SERVICE["Restart"], SERVICE["RestartPreventExitStatus"]) == ("on-failure", "2")
     assert "exit code 2" in (ROOT / "OPERATING.md").read_text("utf-8")
 

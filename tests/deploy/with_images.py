@@ -23,6 +23,7 @@ from tests.service.polling import until
 
 MODEL = "bert"  # a folder in tests/golden
 PROJECT = "bert-images-test"
+COMPOSE = ("compose", "--project-name", PROJECT, "--profile", "stages", "--profile", "models")
 MAX_CPU_BYTES = 350_000_000
 IMAGES = {"export": "packbert-export:cpu", "serve": "packbert-serve:cpu", "service": "packbert:cpu"}
 HOST_NETWORK = ROOT / "tests" / "deploy" / "host_network.yml"
@@ -59,8 +60,7 @@ def docker(*words: str, check: bool = True, **variables: str) -> subprocess.Comp
 
 
 def compose(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-    profiles = ("--profile", "stages", "--profile", "models")
-    return docker("compose", "--project-name", PROJECT, *profiles, *words, check=check, **variables)
+    return docker(*COMPOSE, *words, check=check, **variables)
 
 
 def inspect(name: str) -> dict[str, Any]:
@@ -91,6 +91,16 @@ def served(port: str) -> Iterator[httpx.Client]:
     compose("rm", "--stop", "--force", "serve")
 
 
+def python(name: str, program: str) -> str:
+    """What a program prints in an image."""
+    return docker("run", "--rm", "--network=none", "--entrypoint=python", IMAGES[name], "-c", program).stdout
+
+
+def end(name: str) -> None:
+    docker("kill", "--signal=TERM", name)
+    assert docker("wait", name).stdout.strip() == "0"
+
+
 def container(service: str) -> str:
     return compose("ps", "--quiet", "--all", service).stdout.strip()
 
@@ -100,62 +110,37 @@ def test_the_images_have_the_sizes_that_the_page_prints() -> None:
     assert sizes["packbert-serve"] <= MAX_CPU_BYTES
     for page in ("machine.md", "machine.zh.md"):
         text = (ROOT / "docs" / "operate" / page).read_text("utf-8")
-        printed = {
-            name: int(size)
-            for name, size in re.findall(r"^\| `(packbert[\w-]*)` .*?\| (\d+) MB \|", text, re.MULTILINE)
-        }
-        assert {name: abs(size / 10**6 / printed[name] - 1) < 0.05 for name, size in sizes.items()} == dict.fromkeys(
-            sizes, True
-        ), sizes
+        printed = dict(re.findall(r"^\| `(packbert[\w-]*)` .*?\| (\d+) MB \|", text, re.MULTILINE))
+        assert all(abs(size / 10**6 / int(printed[name]) - 1) < 0.05 for name, size in sizes.items()), sizes
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_has_labels_and_a_user_without_rights(name: str) -> None:
+def test_an_image_has_labels_a_user_without_rights_and_nothing_that_built_it(name: str) -> None:
     config = inspect(IMAGES[name])["Config"]
     labels = {key.removeprefix("org.opencontainers.image."): value for key, value in config["Labels"].items()}
     assert {"title", "description", "licenses", "version", "revision", "base.name"} <= set(labels)
     assert "unknown" not in labels.values()
     assert labels["licenses"] == "Apache-2.0 AND CC-BY-SA-4.0"
-    assert config["User"] == "10001"
-    assert config["Entrypoint"] == ["packbert", *({name} - {"service"})]
+    assert (config["User"], config["Entrypoint"]) == ("10001", ["packbert", *({name} - {"service"})])
+    listing = "import importlib.metadata as m; print(*(one.metadata['Name'] for one in m.distributions()))"
+    assert not {"pip", "setuptools"} & set(python(name, listing).split())
 
 
 def test_the_serving_image_holds_only_what_the_service_imports() -> None:
-    run = docker("run", "--rm", "--network=none", "--entrypoint=python", IMAGES["serve"], "-c", UNUSED)
-    assert run.stdout.strip() == "[]"
+    assert python("serve", UNUSED).strip() == "[]"
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_no_image_holds_what_built_it(name: str) -> None:
-    listing = "import importlib.metadata as m; print(*(one.metadata['Name'] for one in m.distributions()))"
-    run = docker("run", "--rm", "--network=none", "--entrypoint=python", IMAGES[name], "-c", listing)
-    assert not {"pip", "setuptools"} & set(run.stdout.split())
-
-
-def test_the_artifact_keeps_the_name_of_its_model(served: httpx.Client) -> None:
+def test_the_service_answers_in_a_container_without_rights_and_sigterm_ends_it(served: httpx.Client, port: str) -> None:
     assert served.get("/info").json()["model"] == MODEL
-
-
-def test_the_service_answers_in_a_container_without_rights(served: httpx.Client) -> None:
     answer = served.post("/embed", json={"inputs": ["my dog is hairy"]})
     assert answer.status_code == 200, answer.text
+    assert compose("port", "serve", "8080").stdout.strip() == f"127.0.0.1:{port}"  # open on this machine only
     name = container("serve")
     assert docker("exec", name, "id", "-u").stdout.strip() == "10001"
     for path in ("/opt/venv/new", "/artifacts/new", "/data/new"):
         refused = docker("exec", name, "touch", path, check=False)
         assert "Read-only file system" in refused.stderr
-
-
-@pytest.mark.usefixtures("served")
-def test_the_port_is_open_on_this_machine_only(port: str) -> None:
-    assert compose("port", "serve", "8080").stdout.strip() == f"127.0.0.1:{port}"
-
-
-@pytest.mark.usefixtures("served")
-def test_sigterm_ends_the_service_with_exit_code_0() -> None:
-    name = container("serve")
-    docker("kill", "--signal=TERM", name)
-    assert docker("wait", name).stdout.strip() == "0"
+    end(name)
 
 
 @pytest.mark.parametrize("name", ["export", "service"])
@@ -168,12 +153,6 @@ def test_a_mistyped_folder_of_checkpoints_is_refused_and_not_created(name: str, 
     assert not missing.exists()
 
 
-def test_a_mistyped_model_is_refused() -> None:
-    refused = compose("run", "--rm", "export", check=False, MODEL="brt")
-    assert refused.returncode == 2
-    assert "brt" in refused.stderr
-
-
 def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: str) -> None:
     for _ in range(2):
         compose("up", "--detach", "--wait", "--force-recreate", "service", BERT_PORT=port)
@@ -182,9 +161,7 @@ def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: s
             assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
     log = docker("logs", container("service")).stderr
     assert "exported before, in /data/packbert/artifacts/" in log
-    name = container("service")
-    docker("kill", "--signal=TERM", name)
-    assert docker("wait", name).stdout.strip() == "0"
+    end(container("service"))
 
 
 def test_models_of_a_file_answer_and_a_signal_swaps_what_changed(port: str, tmp_path: Path) -> None:
@@ -221,12 +198,6 @@ def test_one_command_serves_a_hub_id_and_later_needs_no_hub(port: str) -> None:
     compose("rm", "--stop", "--force", "service")
 
 
-def test_an_image_says_which_package_a_command_of_another_one_needs() -> None:
-    refused = docker("run", "--rm", "--network=none", "--entrypoint=packbert", IMAGES["serve"], "export", check=False)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("packbert export: packbert.model_export.__main__ is not installed here")
-
-
 @pytest.mark.usefixtures("served")  # its artifact
 def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> None:
     source, shared = tmp_path / "in.txt", tmp_path / "shared"
@@ -242,7 +213,16 @@ def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> 
     assert np.load(shared / "out.npy").shape == (2, 32)
 
 
-def test_a_hub_id_without_a_network_is_refused() -> None:
-    refused = docker(*ALONE, IMAGES["service"], "serve", REPOSITORY, check=False)
-    assert refused.returncode == 1
-    assert f"{REPOSITORY} is not a local folder and could not be downloaded" in refused.stderr
+@pytest.mark.parametrize(
+    ("words", "code", "fault"),
+    [
+        ((*ALONE, IMAGES["service"], "serve", REPOSITORY), 1, f"{REPOSITORY} is not a local folder and could not be"),
+        ((*ALONE, "--entrypoint=packbert", IMAGES["serve"], "export"), 2, "packbert.model_export.__main__ is not ins"),
+        ((*COMPOSE, "run", "--rm", "export"), 2, "brt"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(words: tuple[str, ...], code: int, fault: str) -> None:
+    """A hub id without a network, a command of another image, a mistyped model."""
+    refused = docker(*words, check=False, MODEL="brt")
+    assert refused.returncode == code
+    assert fault in refused.stderr

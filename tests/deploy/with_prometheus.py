@@ -6,8 +6,6 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
-from time import monotonic
 from typing import Any
 
 import httpx
@@ -16,9 +14,8 @@ import yaml
 
 from benchmarks.harness.process import free_port
 from tests.deploy.queries import DEPLOY, RULES, queries
+from tests.service.polling import until
 
-DEADLINE_SECONDS = 60
-POLL_SECONDS = 0.2
 QUERIES = queries()
 
 
@@ -42,26 +39,21 @@ def prometheus(server: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -
         )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            wait_for_two_scrapes(client, server)
+            until(lambda: is_scraped_twice(client, server))
             yield client
     finally:
         process.terminate()
         process.wait()
 
 
-def wait_for_two_scrapes(prometheus: httpx.Client, server: httpx.Client) -> None:
+def is_scraped_twice(prometheus: httpx.Client, server: httpx.Client) -> bool:
     """A rate needs two, with requests in between."""
-    end = monotonic() + DEADLINE_SECONDS
-    while True:
-        assert monotonic() < end
-        server.post("/embed", json={"inputs": "the cat"}).raise_for_status()
-        try:
-            ready = prometheus.get("/-/ready").is_success  # until then it answers 503 without JSON
-            if ready and result(prometheus, 'sum(rate(bert_requests_total{status="200"}[1m])) > 0'):
-                return
-        except httpx.TransportError:
-            pass  # it does not listen yet
-        Event().wait(POLL_SECONDS)
+    server.post("/embed", json={"inputs": "the cat"}).raise_for_status()
+    try:
+        ready = prometheus.get("/-/ready").is_success  # until then it answers 503 without JSON
+    except httpx.TransportError:
+        return False  # it does not listen yet
+    return ready and bool(result(prometheus, 'sum(rate(bert_requests_total{status="200"}[1m])) > 0'))
 
 
 def result(prometheus: httpx.Client, expression: str) -> list[Any]:
@@ -78,13 +70,11 @@ def test_a_query_runs_and_has_a_result(query: Any, prometheus: httpx.Client) -> 
 
 
 def test_every_alert_is_evaluated_without_an_error(prometheus: httpx.Client) -> None:
-    end = monotonic() + DEADLINE_SECONDS
-    while True:
+    def rules() -> list[Any]:
         (group,) = prometheus.get("/api/v1/rules").json()["data"]["groups"]
-        health = {rule["health"] for rule in group["rules"]}
-        if "unknown" not in health:  # all have been evaluated
-            break
-        assert monotonic() < end
-        Event().wait(POLL_SECONDS)
-    assert health == {"ok"}
-    assert [rule["name"] for rule in group["rules"] if rule["state"] != "inactive" and rule["name"] == "BertDown"] == []
+        return list(group["rules"])
+
+    until(lambda: "unknown" not in {rule["health"] for rule in rules()})  # all have been evaluated
+    found = rules()
+    assert {rule["health"] for rule in found} == {"ok"}
+    assert [rule for rule in found if rule["state"] != "inactive" and rule["name"] == "BertDown"] == []

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.paths import README, ROOT
 
 SHOWN = [*pages(), ROOT / "examples" / "README.md", ROOT / "deploy" / "ray" / "README.md"]
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SAME_ELSEWHERE = re.compile(r"\.zh|README\.zh-CN|new-task")  # Chinese pages have the programs of the English ones
+PROGRAMS = [page for page in SHOWN if PROGRAM.search(page.read_text("utf-8")) and not SAME_ELSEWHERE.search(page.name)]
 PARSERS: dict[str, Callable[[list[str]], Any]] = {
     "serve": variables_of,
     "export": lambda words: _parser("export").read(words),
@@ -79,10 +82,7 @@ def check_helm(words: list[str]) -> None:
         assert option == "--set"
         path, _, content = value.partition("=")
         *groups, last = path.split(".")
-        place = given
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = content
+        reduce(lambda place, group: place.setdefault(group, {}), groups, given)[last] = content
     assert render(given)["Deployment"]
 
 
@@ -113,9 +113,7 @@ def test_a_command_of_a_page_has_arguments_that_exist(page: Path, command: str) 
     CHECKS[words[0]](words[1:])
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in SHOWN if PROGRAM.search(page.read_text("utf-8"))], ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.stem)
 def test_the_programs_of_a_page_run(
     page: Path, artifact_of: Callable[[str], Path], client_of: ClientOf, tmp_path: Path
 ) -> None:
@@ -160,23 +158,19 @@ def test_a_stranger_gets_what_readme_and_start_print(tmp_path: Path) -> None:
                 stranger.run(step)
 
 
-def test_what_a_stranger_does_not_run_is_run_by_a_target() -> None:
+def test_what_sets_all_up_and_what_a_stranger_does_not_run_is_run_by_the_checks() -> None:
+    """`make test` itself, and `make serve` by `make test-start`, which runs what README prints."""
     left = [step.command for step in STRANGER if not step.runs]
     assert [begin for begin in ELSEWHERE if not any(one.startswith(begin) for one in left)] == []
-    assert [by for by in ELSEWHERE.values() if by.startswith("make ") and f"\n{by[5:]}:" not in MAKEFILE] == []
-
-
-def test_the_commands_that_set_all_up_are_those_of_the_checks() -> None:
-    """`make test` itself, and `make serve` by `make test-start`, which runs what README prints."""
     start = README.read_text("utf-8").partition("## Start\n")[2].partition("With Docker")[0]
-    shown = re.findall(r"^\$ make (.+)$", start, re.MULTILINE)
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     called = {target for words in re.findall(r"^ *make (.+)$", script, re.MULTILINE) for target in words.split()}
-    assert shown == ["serve", "test"]
+    assert re.findall(r"^\$ make (.+)$", start, re.MULTILINE) == ["serve", "test"]
     assert {"test", "test-start"} <= called
     assert {"git clone --depth 1 ADDRESS packbert", "make serve", ".venv/bin/packbert serve ./my-checkpoint"} <= RUN
     assert "`make serve RUNTIME=cpu`" in start
-    assert [target for target in called if f"\n{target}:" not in MAKEFILE] == []
+    targets = called | {by.removeprefix("make ") for by in ELSEWHERE.values() if by.startswith("make ")}
+    assert [target for target in targets if f"\n{target}:" not in MAKEFILE] == []
 
 
 @pytest.mark.parametrize(

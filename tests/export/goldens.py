@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from packbert.model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
-from packbert.model_export.artifact.manifest import MODEL, Manifest
+from packbert.model_export.artifact.manifest import MODEL, PACKED_ROWS, Manifest
 from packbert.model_export.checkpoint import Checkpoint
 from tests.paths import GOLDEN
 
@@ -68,12 +68,20 @@ def answers(name: str) -> Any:
     return json.loads((file if file.exists() else GOLDEN / name / "answers.json").read_text("utf-8"))
 
 
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content), "utf-8")
+
+
+def edit(path: Path, without: Sequence[str] = (), /, **values: object) -> None:
+    """Writes a JSON file without some keys and with other values; it need not be there."""
+    stated = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    write_json(path, {key: value for key, value in stated.items() if key not in without} | values)
+
+
 def changed(name: str, folder: Path, without: Sequence[str] = (), /, **config: object) -> Path:
     """A copy of a golden checkpoint without some keys and with other values in its config.json."""
     shutil.copytree(GOLDEN / name, folder)
-    stated = json.loads((folder / "config.json").read_text("utf-8"))
-    kept = {key: value for key, value in stated.items() if key not in without}
-    (folder / "config.json").write_text(json.dumps(kept | config), "utf-8")
+    edit(folder / "config.json", without, **config)
     return folder
 
 
@@ -120,12 +128,13 @@ def run(
     sequences: Sequence[Tokens],
     opened: Callable[[Path], ort.InferenceSession] = open_session,
     *,
+    layout: str = PACKED_ROWS,
     of_means: bool = False,
 ) -> list[Row]:
     session = opened(model)
-    batch = pack(sequences, of_means=of_means)
+    batch = pack(sequences, layout, of_means=of_means)
     names = sorted(batch.outputs)
-    feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
+    feeds = {one.name: batch.feeds[one.name] for one in session.get_inputs()}
     return split(batch, dict(zip(names, session.run(names, feeds), strict=True)))
 
 
@@ -145,7 +154,7 @@ def sentence_transformers_checkpoint(folder: Path, pooling: Any, modules: Sequen
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(modules)
     ]
-    (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
+    write_json(folder / "modules.json", listed)
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
+    write_json(folder / "1_Pooling" / "config.json", pooling)
     return Checkpoint(folder)

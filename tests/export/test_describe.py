@@ -1,4 +1,4 @@
-"""`describe` reports what a checkpoint is without writing anything."""
+"""`describe` reports what a checkpoint or an artifact is; an artifact says which model it was made of."""
 
 import shutil
 from collections.abc import Callable
@@ -9,12 +9,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from packbert.model_export.__main__ import main
-from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.artifact.manifest import MANIFEST, WEIGHTS, Identity, Manifest
+from packbert.model_export.checkpoint import Checkpoint
 from tests import multi_vectors, sentence_transformers
 from tests.export.goldens import changed
-from tests.paths import GOLDEN
+from tests.paths import GOLDEN, SAMPLE
 
 NOT_FINITE = "holds NaN or infinite values: the checkpoint is damaged"
+RESULTS = "model-index:\n- name: e5\n  results:\n" + "  - license: none\n    value: 1\n" * 20_000  # 600 kB
 REFUSED: dict[str, tuple[Callable[[str, Path], Path], str, str]] = {  # checkpoint -> a weight that is NaN in it, reason
     "mean": (sentence_transformers.checkpoint, "model.safetensors bert.encoder.layer.1.output.dense.bias", NOT_FINITE),
     "dense": (sentence_transformers.checkpoint, "2_Dense/model.safetensors linear.weight", NOT_FINITE),
@@ -49,13 +51,15 @@ def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixtu
     }
 
 
-def test_it_reports_a_classifiers_labels(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        described(GOLDEN / "roberta-labels", capsys)["heads"]
-        == "cls; mean; tokens; layers; labels (bad, fair, good; scores by sigmoid); attention"
-    )
-    tags = described(GOLDEN / "bert-tags", capsys)["heads"]
-    assert tags == "cls; mean; tokens; layers; tags (O, B-PER, I-PER, B-LOC, I-LOC); attention"
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("roberta-labels", "labels (bad, fair, good; scores by sigmoid)"),
+        ("bert-tags", "tags (O, B-PER, I-PER, B-LOC, I-LOC)"),
+    ],
+)
+def test_it_reports_a_classifiers_labels(name: str, labels: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert described(GOLDEN / name, capsys)["heads"] == f"cls; mean; tokens; layers; {labels}; attention"
 
 
 def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -65,15 +69,6 @@ def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureF
     assert len(refused) == 2
     assert "has no tokenizer that is supported" in refused[0]
     assert "weights that are not supported: bert.encoder.layer.2" in refused[1]
-
-
-def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    vocabulary = tmp_path / "checkpoint" / "vocab.txt"
-    vocabulary.write_text(vocabulary.read_text("utf-8").replace("[MASK]", "mask"), "utf-8")
-    assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys, code=2)["refused"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -93,11 +88,6 @@ def test_what_an_export_refuses_is_refused(name: str, capsys: pytest.CaptureFixt
     assert reason in capsys.readouterr().err
 
 
-def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main([str(tmp_path / "nowhere")], "describe") == 2
-    assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err
-
-
 def test_the_report_has_five_digits_of_the_cosine_and_its_meaning(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -107,3 +97,77 @@ def test_the_report_has_five_digits_of_the_cosine_and_its_meaning(
     assert 0.9 < cosine < 0.99999
     meaning = "of the [CLS] vectors to the checkpoint's own, over random texts; 1 means equal"
     assert f"  cls_smallest_cosine {cosine:.5f}: {meaning}" in capsys.readouterr().out
+
+
+def with_card(folder: Path, card: str | bytes) -> Path:
+    """A checkpoint in `folder` with a model card."""
+    shutil.copytree(GOLDEN / "bert", folder)
+    (folder / "README.md").write_bytes(card if isinstance(card, bytes) else card.encode())
+    return folder
+
+
+def test_licence_and_languages_are_those_of_the_model_card() -> None:
+    stated = Identity(version="", source="sample", revision="", license="cc-by-sa-4.0", languages=("en", "zh"))
+    assert Checkpoint(SAMPLE).identity == stated
+    assert Checkpoint(SAMPLE, "mine").identity == stated
+
+
+@pytest.mark.parametrize(
+    ("card", "licence", "languages"),
+    [
+        ("", "", ()),
+        ("# license: mit\n", "", ()),
+        ("---\nlicense: mit\n", "mit", ()),
+        ("---\nlicense: mit\n---\nlanguage: en\n", "mit", ()),
+        ("---\nlanguage: no\n---\n", "", ("no",)),  # Norwegian, which YAML takes for false
+        ("---\nlanguage:\n- en\n- zh  # simplified\nlicense: 'apache-2.0'\n---\n", "apache-2.0", ("en", "zh")),
+        ("---\nlanguage:\n  - en\ntags:\n- license: gpl\nlicense: [mit, bsd]\n---\n", "mit, bsd", ("en",)),
+        ("---\nlicense: other\nlicense_name: gemma\n---\n", "gemma", ()),
+        ("---\nlicense: other\n---\n", "other", ()),
+        ("---\nlicense:\nlanguage: {en: 1}\n---\n", "", ()),
+        (b"\xef\xbb\xbf---\r\nlicense: mit\r\nlanguage:\r\n- de\r\n---\r\n", "mit", ("de",)),
+        (b"---\nlicense: \xff\xfe\n---\n", "\ufffd\ufffd", ()),
+        (f"---\n{RESULTS}license: mit\n---\n", "mit", ()),
+        ("---\nlicense: *mit\nlanguage: en\n---\n", "", ()),  # no YAML
+        ("---\nlanguage: " + "[" * 5000 + "\n---\n", "", ()),
+    ],
+)
+def test_a_model_card_states_licence_and_languages_or_nothing(
+    card: str | bytes, licence: str, languages: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = Checkpoint(with_card(tmp_path / "bert", card)).identity
+    assert (found.license, found.languages) == (licence, languages)
+
+
+def test_a_folder_of_the_hubs_cache_is_its_repository_at_its_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "models--org--bert" / "snapshots" / "1a2b"
+    shutil.copytree(GOLDEN / "bert", folder)
+    checkpoint = Checkpoint(folder, "mine")
+    assert (checkpoint.identity.source, checkpoint.identity.revision, checkpoint.name) == ("org/bert", "1a2b", "mine")
+
+
+def test_an_artifact_is_described_and_its_files_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = "---\nlicense: mit\nlanguage: [en, zh]\n---\n"
+    checkpoint, artifact = with_card(tmp_path / "bert", card), tmp_path / "artifact"
+    assert main([str(checkpoint), str(artifact), "--name", "mine", "--version", "2.1"]) == 0
+    written = capsys.readouterr().out
+    assert main([str(artifact)], "describe") == 0
+    assert f"wrote {capsys.readouterr().out}" == written
+    manifest = Manifest.read(artifact / "cpu")
+    lines = written.splitlines()
+    assert lines[0].startswith(f"wrote {artifact / 'cpu'}: mine, bert, 3 layers of 32, ")
+    assert lines[1] == f"  digest {manifest.digest}, exported by {manifest.exporter}"
+    assert lines[2:6] == ["  version: 2.1", "  source: bert", "  licence: mit", "  languages: en, zh"]
+    assert "  cls_max_abs_error " in written
+    (artifact / "cpu" / WEIGHTS).write_bytes(b"")
+    assert main([str(artifact)], "describe") == 2
+    assert f"{WEIGHTS} is damaged" in capsys.readouterr().err
+
+
+def test_two_exports_of_a_checkpoint_have_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        assert main([str(GOLDEN / "bert"), str(tmp_path / name), "--version", "2"]) == 0
+    first, second = tmp_path / "first" / "cpu", tmp_path / "second" / "cpu"
+    assert {path.name for path in first.iterdir()} == {*Manifest.read(first).files, MANIFEST}
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes(), path.name

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,7 +52,16 @@ MISSING = {
         "choices": "the checkpoint has no multiple-choice head",
     },
 }
-SCORES = {"bert-labels": "softmax", "roberta-labels": "sigmoid", "distilbert-labels": "none"}
+FACTS: dict[str, dict[str, Any]] = {  # of the manifest
+    "bert": {"pair_labels": ("is_next", "not_next")},
+    "ernie": {"pair_labels": ("is_next", "not_next")},
+    "albert": {"pair_labels": ("in_order", "swapped")},
+    "roberta": {"max_tokens": 144},  # of 146: positions before the family's offset do not count
+    "bert-labels": {"labels": ("bad", "fair", "good"), "label_scores": "softmax"},
+    "roberta-labels": {"labels": ("bad", "fair", "good"), "label_scores": "sigmoid"},
+    "distilbert-labels": {"labels": ("grade",), "label_scores": "none"},
+}
+ENCODERS = [name for name in NAMES if "hidden" in expected(name)[0]]
 
 
 def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -76,35 +86,29 @@ def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(n
             assert distance(got[head], want[head]) <= 1, head
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_hidden_states_of_every_token_equal_transformers(name: str, exported: Callable) -> None:
+@pytest.mark.parametrize("name", ENCODERS)
+def test_hidden_states_of_every_token_equal_transformers_and_of_all_lengths_the_reference(
+    name: str, exported: Callable
+) -> None:
     sequences = expected(name)
     for got, want in zip(hidden_states(exported(name), sequences), sequences, strict=True):
         assert np.abs(got - want["hidden"]).max() <= FP32_TOLERANCE
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_hidden_states_of_all_lengths_in_a_batch_equal_the_reference(name: str, exported: Callable) -> None:
     reference, random = Reference(NamedWeights(Checkpoint(GOLDEN / name))), np.random.default_rng(3)
     sizes = reference.architecture
     ids = [random.integers(10, sizes.vocabulary, n, dtype=np.int32) for n in (*LENGTHS, sizes.positions)]
-    sequences = [{"ids": one, "types": np.zeros_like(one)} for one in ids]
-    for got, want in zip(hidden_states(exported(name), sequences), reference.hidden_states(ids), strict=True):
+    asked = [{"ids": one, "types": np.zeros_like(one)} for one in ids]
+    for got, want in zip(hidden_states(exported(name), asked), reference.hidden_states(ids), strict=True):
         assert np.abs(got - want).max() <= FP32_TOLERANCE, len(got)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_int8_hidden_states_have_the_direction_of_transformers_for_every_token(name: str, exported: Callable) -> None:
-    sequences = expected(name)
-    for got, want in zip(hidden_states(exported(name, "int8"), sequences), sequences, strict=True):
-        assert cosine(got, want["hidden"]).min() >= SMALLEST_COSINE
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_int8_heads_have_the_direction_of_transformers(name: str, exported: Callable) -> None:
+def test_int8_has_the_direction_of_transformers(name: str, exported: Callable) -> None:
     """By row for vectors; by head for its two to five logits, which are too few for a cosine each."""
-    sequences = expected(name)
-    got = compute(exported(name, "int8"), sequences)
+    artifact, sequences = exported(name, "int8"), expected(name)
+    if name in ENCODERS:
+        for states, want in zip(hidden_states(artifact, sequences), sequences, strict=True):
+            assert cosine(states, want["hidden"]).min() >= SMALLEST_COSINE
+    got = compute(artifact, sequences)
     for head in got[0]:
         both = [np.concatenate([np.atleast_2d(s[head]) for s in side]) for side in (got, sequences)]
         together = both if head in ("pooler", "vocabulary") else [logits.reshape(1, -1) for logits in both]
@@ -162,37 +166,18 @@ def test_a_missing_head_is_reported_with_its_reason(name: str, exported: Callabl
     assert {head: missing[head] for head in MISSING[name]} == MISSING[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "labels"),
-    [("bert", ("is_next", "not_next")), ("ernie", ("is_next", "not_next")), ("albert", ("in_order", "swapped"))],
-)
-def test_the_pair_heads_labels_are_those_of_its_training_objective(
-    name: str, labels: tuple[str, str], exported: Callable
-) -> None:
-    assert exported(name).manifest.pair_labels == labels
-
-
-@pytest.mark.parametrize("name", sorted(SCORES))
-def test_the_manifest_has_a_classifiers_labels_and_score_function(name: str, exported: Callable) -> None:
+@pytest.mark.parametrize(("name", "facts"), FACTS.items(), ids=FACTS)
+def test_the_manifest_has_the_facts_of_the_checkpoint(name: str, facts: dict[str, Any], exported: Callable) -> None:
     manifest = exported(name).manifest
-    assert manifest.labels == (("grade",) if name == "distilbert-labels" else ("bad", "fair", "good"))
-    assert manifest.label_scores == SCORES[name]
+    assert {fact: getattr(manifest, fact) for fact in facts} == facts
 
 
 def test_layers_that_share_weights_are_stored_once(exported: Callable) -> None:
     weights = exported("albert").folder / "model.onnx.data"
-    stored = (GOLDEN / "albert" / "model.safetensors").stat().st_size
-    assert weights.stat().st_size < 1.1 * stored
-
-
-def test_layers_that_share_weights_share_them_in_int8(exported: Callable) -> None:
+    assert weights.stat().st_size < 1.1 * (GOLDEN / "albert" / "model.safetensors").stat().st_size
     tensors = onnx.load(exported("albert", "int8").folder / MODEL, load_external_data=False).graph.initializer
     codes = [one.name.split("/")[0] for one in tensors if one.data_type == onnx.TensorProto.INT8]
     assert {name for name in codes if name.startswith("layers.")} == {"layers.0", "layers.2"}  # two groups
-
-
-def test_positions_before_a_familys_offset_do_not_count_towards_its_limit(exported: Callable) -> None:
-    assert exported("roberta").manifest.max_tokens == 144  # of 146
 
 
 def test_the_table_of_families_matches_the_artifacts(exported: Callable) -> None:

@@ -81,16 +81,9 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
     assert np.array_equal(embed_by_library(python, artifact, installed.foreign, {}), expected)
     source = tmp_path / "in.txt"
     source.write_text("\n".join(TEXTS) + "\n", "utf-8")
-    command: list[str | Path] = [
-        installed.commands / "packbert",
-        "bulk",
-        source,
-        tmp_path / "bulk.npy",
-        "--model",
-        artifact,
-    ]
-    run(command, installed.foreign, {})
-    assert np.array_equal(np.load(tmp_path / "bulk.npy"), expected)
+    output = tmp_path / "bulk.npy"
+    run([installed.commands / "packbert", "bulk", source, output, "--model", artifact], installed.foreign, {})
+    assert np.array_equal(np.load(output), expected)
     monkeypatch.chdir(installed.foreign)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -98,8 +91,8 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
         settings = {"BERT_MODEL": str(artifact), "BERT_WORKERS": workers}
         with ServiceProcess(settings) as process:
             output = tmp_path / f"client-{workers}.jsonl"
-            command = [installed.commands / "packbert", "client", "embed", source, "-o", output, "--url", process.url]
-            run(command, installed.foreign, {})
+            words = ["client", "embed", source, "-o", output, "--url", process.url]
+            run([installed.commands / "packbert", *words], installed.foreign, {})
             found = as_vectors([json.loads(line) for line in output.read_text("utf-8").splitlines()])
             assert np.array_equal(found, expected)
 

@@ -33,25 +33,16 @@ def test_a_paragraph_is_split_at_the_ends_of_sentences(text: str, sentences: lis
     assert split_sentences([text]) == sentences
 
 
-def test_blank_lines_separate_articles(tmp_path: Path) -> None:
-    (tmp_path / "en.txt").write_text("\n\nfirst\nsecond\n\n \nthird\n", encoding="utf-8")
-    assert list(read_articles(tmp_path / "en.txt")) == [["first", "second"], ["third"]]
-
-
-def test_the_name_of_a_file_says_its_language(tmp_path: Path) -> None:
-    assert language_of(tmp_path / "zhwiki_2024.txt.zst") == "zh"
-    assert language_of(tmp_path / "simplewiki_2018.txt.zst") == "en"
-
-
-def test_only_text_files_belong_to_the_corpus(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt.zst", "notes.md"):
-        (tmp_path / name).touch()
-    assert [path.name for path in find_corpus(tmp_path)] == ["a.txt.zst", "b.txt"]
-
-
-def test_a_folder_without_a_corpus_is_an_error(tmp_path: Path) -> None:
+def test_the_corpus_is_text_files_of_articles_whose_names_say_their_language(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no file with the suffix \.txt or \.txt\.zst"):
         find_corpus(tmp_path)
+    for name in ("simplewiki_2018.txt", "zhwiki_2024.txt.zst", "notes.md"):
+        (tmp_path / name).touch()
+    found = find_corpus(tmp_path)
+    assert [path.name for path in found] == ["simplewiki_2018.txt", "zhwiki_2024.txt.zst"]
+    assert [language_of(path) for path in found] == ["en", "zh"]
+    found[0].write_text("\n\nfirst\nsecond\n\n \nthird\n", encoding="utf-8")
+    assert list(read_articles(found[0])) == [["first", "second"], ["third"]]
 
 
 def test_about_one_article_in_a_hundred_is_held_out_by_its_text() -> None:
@@ -72,13 +63,15 @@ def test_sampled_sentences_are_of_many_articles_and_none_is_held_out(tmp_path: P
     assert reserved not in found
     by_article = [len(set(article) & set(found)) for article in articles if not is_held_out(article)]
     assert set(by_article) <= {PER_ARTICLE - 1, PER_ARTICLE}
-    assert sample_sentences([path], reserved=lambda text: False, count=7) == sample_sentences(
-        [path], reserved=lambda text: False, count=7
-    )
-    assert len(sample_sentences([path], reserved=lambda text: False, count=7)) == 7
+    seven, again = (sample_sentences([path], reserved=lambda _: False, count=7) for _ in range(2))
+    assert seven == again
+    assert len(seven) == 7
 
 
-def test_both_parts_together_hold_every_sentence_of_the_corpus(corpus: Path, work: Path) -> None:
+def test_both_parts_together_hold_every_sentence_and_a_second_run_keeps_them(corpus: Path, work: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()}
+    prepare(corpus=corpus, work=work)
+    assert {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()} == before
     tokenizer = Tokenizer.from_file(str(work / "vocabulary" / "tokenizer.json"))
     for path in find_corpus(corpus):
         for part in ("train", "held_out"):
@@ -96,12 +89,6 @@ def test_both_parts_together_hold_every_sentence_of_the_corpus(corpus: Path, wor
             assert source.starts[-1] == len(source.tokens)
             for (_, sentence), begin, end in zip(expected, source.starts[:-1], source.starts[1:], strict=True):
                 assert source.tokens[begin:end].tolist() == tokenizer.encode(sentence, add_special_tokens=False).ids
-
-
-def test_a_second_run_keeps_what_the_first_one_made(corpus: Path, work: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()}
-    prepare(corpus=corpus, work=work)
-    assert {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()} == before
 
 
 def test_a_source_knows_its_language_and_stores_small_numbers(sources: list[Source]) -> None:

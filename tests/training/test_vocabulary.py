@@ -19,19 +19,12 @@ def tokenizer(work: Path) -> Tokenizer:
     return Tokenizer.from_file(str(work / "vocabulary" / "tokenizer.json"))
 
 
-def test_the_special_tokens_have_the_ids_that_the_training_rows_use(tokenizer: Tokenizer) -> None:
-    assert [tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]")] == [CLS, SEP, MASK]
-    assert tokenizer.token_to_id("[PAD]") == 0
+def test_texts_are_encoded_as_bert_does_and_each_chinese_character_is_a_token(tokenizer: Tokenizer) -> None:
+    assert [tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")] == [0, CLS, SEP, MASK]
     assert {tokenizer.token_to_id(token) for token in vocabulary.SPECIAL} == set(range(SPECIALS))
-
-
-def test_a_pair_is_encoded_as_bert_does(tokenizer: Tokenizer) -> None:
     encoded = tokenizer.encode("The River", "old house")
     assert encoded.tokens == ["[CLS]", "the", "river", "[SEP]", "old", "house", "[SEP]"]
     assert encoded.type_ids == [0, 0, 0, 0, 1, 1, 1]
-
-
-def test_each_chinese_character_is_a_token(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("我在学校", add_special_tokens=False).tokens == ["我", "在", "学", "校"]
 
 
@@ -55,13 +48,10 @@ def test_vocab_txt_lists_the_tokens_in_the_order_of_their_ids(work: Path, tokeni
 
 
 def test_a_run_that_continues_a_model_takes_its_vocabulary(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "other" / "vocabulary").mkdir(parents=True)
+    (tmp_path / "other" / "vocabulary" / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"is not the vocabulary of .*sample: use another --work folder"):
+        prepare(corpus=corpus, work=tmp_path / "other", start=SAMPLE)
     prepare(corpus=corpus, work=tmp_path, start=SAMPLE)
     for name in VOCABULARY_FILES:
         assert (tmp_path / "vocabulary" / name).read_bytes() == (SAMPLE / name).read_bytes()
-
-
-def test_a_work_folder_with_another_vocabulary_is_refused(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "vocabulary").mkdir()
-    (tmp_path / "vocabulary" / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"is not the vocabulary of .*sample: use another --work folder"):
-        prepare(corpus=corpus, work=tmp_path, start=SAMPLE)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from packbert.model_export.__main__ import main
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
-from packbert.model_export.export import export
 from packbert.model_export.sentence import sentence_model
 from tests import sentence_transformers
 from tests.paths import GOLDEN
@@ -27,12 +27,19 @@ MODULES = {
     "roberta": ("roberta.", "encoder.layer.0.attention.self.value", "encoder.layer.2.intermediate.dense"),
     "deberta-v2": ("deberta.", "encoder.layer.0.attention.self.query_proj", "encoder.layer.1.attention.output.dense"),
 }
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "IA3": ({"peft_type": "IA3"}, "holds an adapter of type IA3; only LORA is merged here"),
-    "DoRA": ({"use_dora": True}, "sets use_dora, and only plain LoRA is merged here"),
-    "a base that is changed": ({"init_lora_weights": "pissa"}, "sets init_lora_weights to 'pissa'"),
-    "no number": ({"lora_alpha": "8"}, "sets lora_alpha to '8'; it must be a number"),
-    "no base": ({"base_model_name_or_path": None}, "is an adapter of an unnamed base: name its folder with --base"),
+REFUSED: dict[str, tuple[dict[str, Any], Callable[[Arrays], Arrays], str]] = {  # settings, changed arrays, sentence
+    "IA3": ({"peft_type": "IA3"}, dict, "holds an adapter of type IA3; only LORA is merged here"),
+    "DoRA": ({"use_dora": True}, dict, "sets use_dora, and only plain LoRA is merged here"),
+    "a base that is changed": ({"init_lora_weights": "pissa"}, dict, "sets init_lora_weights to 'pissa'"),
+    "no number": ({"lora_alpha": "8"}, dict, "sets lora_alpha to '8'; it must be a number"),
+    "no base": (
+        {"base_model_name_or_path": None},
+        dict,
+        "is an adapter of an unnamed base: name its folder with --base",
+    ),
+    "other arrays": ({}, lambda one: {f"{n}x": a for n, a in one.items()}, "holds bert.encoder.layer.0"),
+    "a missing layer": ({}, lambda one: {n.replace(".0.", ".9."): a for n, a in one.items()}, "base does not have"),
+    "another shape": ({}, lambda one: {n: a[:, :2] for n, a in one.items()}, "has the shape [32, 32]"),
 }
 
 
@@ -64,7 +71,13 @@ def loaded(checkpoint: Checkpoint, name: str, like: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("family", sorted(MODULES))
 @pytest.mark.parametrize(
-    ("settings", "scale"), [({}, 1.5), ({"use_rslora": True}, 3.0), ({"fan_in_fan_out": True}, 1.5)]
+    ("settings", "scale"),
+    [
+        ({}, 1.5),
+        ({"use_rslora": True}, 3.0),
+        ({"fan_in_fan_out": True}, 1.5),
+        ({"alpha_pattern": {"encoder.*": 20}}, 5.0),
+    ],
 )
 def test_the_product_is_added_with_the_scale_of_the_config(
     family: str, settings: dict[str, Any], scale: float, tmp_path: Path
@@ -80,15 +93,6 @@ def test_the_product_is_added_with_the_scale_of_the_config(
             loaded(merged, f"{name}.weight", weight), weight + scale * product(arrays, name), atol=1e-6
         )
     assert merged.names == base.keys()
-
-
-def test_a_pattern_sets_the_scale_of_its_modules(tmp_path: Path) -> None:
-    base, name = load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.1.output.dense"
-    arrays = factors(base, name)
-    pattern = {"alpha_pattern": {"layer.1.output.dense": 20}}
-    merged = Checkpoint(write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays, **pattern))
-    weight = base[f"{name}.weight"]
-    np.testing.assert_allclose(loaded(merged, f"{name}.weight", weight), weight + 5 * product(arrays, name), atol=1e-6)
 
 
 def test_the_product_for_a_table_is_transposed(tmp_path: Path) -> None:
@@ -156,24 +160,9 @@ def test_modules_and_tokenizer_beside_an_adapter_replace_the_bases(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_another_adapter_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
-    settings, fault = REFUSED[name]
+def test_another_adapter_or_that_of_another_base_is_refused(name: str, tmp_path: Path) -> None:
+    settings, change, fault = REFUSED[name]
     arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.0.attention.self.query")
-    folder = write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays, **settings)
-    with pytest.raises(ExportError, match=re.escape(fault)):
-        export(folder, tmp_path / "artifact")
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (lambda one: {f"{name}x": array for name, array in one.items()}, "holds bert.encoder.layer.0"),
-        (lambda one: {name.replace("layer.0", "layer.9"): array for name, array in one.items()}, "base does not have"),
-        (lambda one: {name: array[:, :2] for name, array in one.items()}, "has the shape [32, 32]"),
-    ],
-)
-def test_an_adapter_of_another_base_is_refused(change: Any, fault: str, tmp_path: Path) -> None:
-    arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.0.attention.self.query")
-    folder = write_adapter(tmp_path / "adapter", GOLDEN / "bert", change(arrays))
+    folder = write_adapter(tmp_path / "adapter", GOLDEN / "bert", change(arrays), **settings)
     with pytest.raises(ExportError, match=re.escape(fault)):
         Checkpoint(folder)

@@ -1,10 +1,11 @@
-"""Every number of a config is used: if one changes, the answer changes or the export is refused."""
+"""Every number of a config is used: the answer changes with it or it is refused; labels are read as in transformers."""
 
 import json
 import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from safetensors.numpy import load_file, save_file
 
 from packbert.model_export.artifact.batch import Tokens
 from packbert.model_export.artifact.manifest import MODEL
-from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from packbert.model_export.families import architecture_of
+from packbert.model_export.labels import classifier_of
 from tests.export.goldens import changed, expected, run
 from tests.paths import GOLDEN
 
@@ -30,6 +32,7 @@ BERT = {
     "max_position_embeddings": 143,
     "type_vocab_size": 3,
 }
+WITHOUT_POSITIONS = {key: value for key, value in BERT.items() if key != "max_position_embeddings"}
 ROBERTA = BERT | {"pad_token_id": 0, "type_vocab_size": 2}
 CHANGES = {
     "bert": BERT,
@@ -37,18 +40,11 @@ CHANGES = {
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
     "albert": BERT | {"embedding_size": 8, "num_hidden_groups": 1, "hidden_act": "gelu"},
-    "distilbert": {
-        "dim": 16,
-        "n_layers": 2,
-        "n_heads": 8,
-        "hidden_dim": 32,
-        "activation": "relu",
-        "vocab_size": 100,
-        "max_position_embeddings": 143,
-    },
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 8, "hidden_dim": 32, "activation": "relu"}
+    | {"vocab_size": 100, "max_position_embeddings": 143},
     "ernie": BERT | {"use_task_id": False, "task_type_vocab_size": 2},
     "electra": BERT | {"embedding_size": 8},
-    "deberta-v2": {key: value for key, value in BERT.items() if key != "max_position_embeddings"}
+    "deberta-v2": WITHOUT_POSITIONS
     | {
         "pos_att_type": ["c2p"],
         "share_att_key": False,
@@ -60,15 +56,11 @@ CHANGES = {
         "conv_kernel_size": 3,
     },
     "roformer": BERT | {"embedding_size": 8, "rotary_value": True},
-    "jina_bert": {key: value for key, value in BERT.items() if key != "max_position_embeddings"}
+    "jina_bert": WITHOUT_POSITIONS
     | {"num_hidden_layers": 1, "feed_forward_type": "reglu", "position_embedding_type": "absolute"},
     "jina_bert_code": {"feed_forward_type": "original", "num_attention_heads": 4},
-    "deberta-v2-convolution": {
-        "conv_act": "tanh",
-        "conv_kernel_size": 5,
-        "conv_groups": 2,
-        "max_relative_positions": 64,
-    },
+    "deberta-v2-convolution": {"conv_act": "tanh", "conv_kernel_size": 5, "conv_groups": 2}
+    | {"max_relative_positions": 64},
 }
 CASES = [(family, key) for family, changes in CHANGES.items() for key in changes]
 
@@ -99,31 +91,6 @@ def test_changing_one_number_of_the_config_changes_the_answer_or_is_refused(
     assert np.abs(cls_of(tmp_path / "artifact" / "cpu", family) - cls_of(exported(family).folder, family)).max() > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
-    [
-        ("hidden_act", "mish", "hidden_act to 'mish'"),
-        ("position_embedding_type", "relative_key", "position_embedding_type to 'relative_key'"),
-        ("is_decoder", True, "is_decoder to True"),
-        (
-            "model_type",
-            "convbert",
-            "model_type 'convbert'; supported are albert, .*mpnet.*: choose a checkpoint of these",
-        ),
-        ("num_attention_heads", 5, "hidden size 32, which is not divisible by 5 heads"),
-        ("hidden_size", None, "has no hidden_size"),
-        ("quantization_config", {"bits": 4}, "quantization_config"),
-        ("tie_word_embeddings", False, "tie_word_embeddings to False, but the checkpoint has no decoder"),
-    ],
-)
-def test_a_config_value_that_is_not_supported_is_refused_by_name(
-    key: str, value: object, sentence: str, tmp_path: Path
-) -> None:
-    source = changed("bert", tmp_path / "checkpoint", **{key: value})
-    with pytest.raises(ExportError, match=sentence.replace("(", r"\(")):
-        export(source, tmp_path / "artifact", precision="fp32")
-
-
 def test_a_pad_token_id_that_is_not_the_tokenizers_is_refused(tmp_path: Path) -> None:
     source = changed("roberta", tmp_path / "checkpoint", pad_token_id=0)
     with pytest.raises(ExportError, match="pad_token_id to 0, which has no position, but the tokenizer pads with 1"):
@@ -152,3 +119,48 @@ def test_head_says_what_a_classifier_without_architectures_classifies(
     manifest = export(source, tmp_path / "artifact", head=head)
     assert head in manifest.heads
     assert manifest.labels == tuple(f"LABEL_{number}" for number in range(rows))
+
+
+class SequenceClassifier:
+    """The weights of a checkpoint with a classifier of texts into two classes."""
+
+    head = ""
+
+    def has(self, part: str) -> bool:
+        return part == "labels"
+
+    def rows(self, part: str) -> int:
+        return 2 if part == "labels" else 0
+
+
+def classifier(**config: Any) -> tuple[tuple[str, ...], str]:
+    found = classifier_of(
+        {"architectures": ["BertForSequenceClassification"]} | config, cast(NamedWeights, SequenceClassifier())
+    )
+    return found.names, found.scores
+
+
+@pytest.mark.parametrize(
+    ("config", "names", "scores"),
+    [
+        ({"id2label": {"0": "relevant"}}, ("relevant",), "sigmoid"),
+        ({"id2label": {"1": "good", "0": "bad"}}, ("bad", "good"), "softmax"),
+        ({}, ("LABEL_0", "LABEL_1"), "softmax"),
+        ({"num_labels": 1}, ("LABEL_0",), "sigmoid"),
+        ({"num_labels": 1, "problem_type": "single_label_classification"}, ("LABEL_0",), "sigmoid"),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, ("LABEL_0", "LABEL_1", "LABEL_2"), "sigmoid"),
+        ({"num_labels": 1, "problem_type": "regression"}, ("LABEL_0",), "none"),
+    ],
+)
+def test_labels_are_in_order_and_the_score_function_is_the_pipelines(
+    config: dict[str, Any], names: tuple[str, ...], scores: str
+) -> None:
+    assert classifier(**config) == (names, scores)
+
+
+@pytest.mark.parametrize("numbers", [{"0": "a", "2": "b"}, {"1": "a"}, {"first": "a"}])
+def test_labels_that_are_not_numbered_from_zero_are_refused(numbers: dict[str, str]) -> None:
+    with pytest.raises(
+        ExportError, match=r"id2label has the numbers .*; they must be 0 to .: number the labels as the"
+    ):
+        classifier(id2label=numbers)

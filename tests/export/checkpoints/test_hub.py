@@ -14,15 +14,12 @@ from packbert.model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
 MODULES = GOLDEN / "sentence-transformers" / "dense"
+TOKEN = {"HF_TOKEN": "right"}
 FILES = {
-    path.name: path.read_bytes()
-    for path in sorted((GOLDEN / "bert").iterdir())
-    if path.name not in ("expected.npz", "answers.json")
-}
-FILES |= {
-    str(path.relative_to(MODULES)): path.read_bytes()
-    for path in sorted(MODULES.rglob("*"))
-    if path.is_file() and path.name != "answers.json"
+    str(path.relative_to(folder)): path.read_bytes()
+    for folder in (GOLDEN / "bert", MODULES)
+    for path in sorted(folder.rglob("*"))
+    if path.is_file() and path.name not in ("expected.npz", "answers.json")
 }
 
 
@@ -81,13 +78,6 @@ def test_a_broken_download_is_an_error_and_the_next_one_continues(hub: FakeHub, 
     export_from(hub, tmp_path)
 
 
-def test_offline_the_error_says_what_is_missing_and_the_way_out(hub: FakeHub, tmp_path: Path) -> None:
-    finished = run(hub, tmp_path, REPOSITORY, HF_HUB_OFFLINE="1", command="download")
-    assert finished.returncode == 2
-    assert f"it is not, or not completely, in {tmp_path / 'hub' / 'hub'}, and HF_HUB_OFFLINE is set" in finished.stderr
-    assert "run `packbert download` with this name where there is a network, and copy HF_HOME here" in finished.stderr
-
-
 def test_what_was_downloaded_is_enough_offline(hub: FakeHub, tmp_path: Path) -> None:
     del hub.files["modules.json"]
     folder = run(hub, tmp_path, REPOSITORY, command="download").stdout.strip()
@@ -107,40 +97,29 @@ def test_a_folder_downloaded_in_part_is_not_a_plain_bert(hub: FakeHub, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "token", "sentence"),
+    ("name", "variables", "status", "code", "sentence"),
     [
-        (REPOSITORY, "", "set HF_TOKEN to a token of that account"),
-        (REPOSITORY, "wrong", "set HF_TOKEN to a token of that account"),
-        ("example/no-such-bert", "right", "check the name; for a private repository set HF_TOKEN"),
-        (f"{REPOSITORY}@v9", "right", "check the part after @: a branch, a tag or a commit"),
+        (REPOSITORY, {}, 0, 2, "set HF_TOKEN to a token of that account"),
+        (REPOSITORY, {"HF_TOKEN": "wrong"}, 0, 2, "set HF_TOKEN to a token of that account"),
+        ("example/no-such-bert", TOKEN, 0, 2, "check the name; for a private repository set HF_TOKEN"),
+        (f"{REPOSITORY}@v9", TOKEN, 0, 2, "check the part after @: a branch, a tag or a commit"),
+        (REPOSITORY, TOKEN, 429, os.EX_TEMPFAIL, "429 "),  # a failure may pass, a refusal does not
+        (REPOSITORY, TOKEN, 503, os.EX_TEMPFAIL, "503 "),
+        (REPOSITORY, TOKEN, 403, 2, "403 "),
+        (REPOSITORY, TOKEN, 404, 2, "404 "),
+        (REPOSITORY, TOKEN | {"HF_ENDPOINT": "htp://127.0.0.1:9"}, 0, 2, "HF_ENDPOINT (htp://127.0.0.1:9)"),
+        (REPOSITORY, {"HF_HUB_OFFLINE": "1"}, 0, 2, "in FOLDER/hub/hub, and HF_HUB_OFFLINE is set"),
+        (REPOSITORY, {"HF_HUB_OFFLINE": "1"}, 0, 2, "where there is a network, and copy HF_HOME here"),
+        (REPOSITORY, TOKEN, 0, 0, ""),
     ],
 )
-def test_what_the_hub_refuses_has_a_way_out(name: str, token: str, sentence: str, hub: FakeHub, tmp_path: Path) -> None:
-    hub.token = "right"
-    finished = run(hub, tmp_path, name, **({"HF_TOKEN": token} if token else {}), command="download")
-    assert finished.returncode == 2
-    assert sentence in finished.stderr
-
-
-@pytest.mark.parametrize(("status", "code"), [(429, os.EX_TEMPFAIL), (503, os.EX_TEMPFAIL), (403, 2), (404, 2)])
-def test_a_failure_of_the_hub_may_pass_and_a_refusal_does_not(
-    status: int, code: int, hub: FakeHub, tmp_path: Path
+def test_a_download_that_fails_has_a_way_out(
+    name: str, variables: dict[str, str], status: int, code: int, sentence: str, hub: FakeHub, tmp_path: Path
 ) -> None:
-    hub.status = status
-    finished = run(hub, tmp_path, REPOSITORY, command="download")
+    hub.token, hub.status = "right", status
+    finished = run(hub, tmp_path, name, command="download", **variables)
     assert finished.returncode == code
-    assert f"{status} " in finished.stderr
-
-
-def test_an_address_that_is_none_of_http_does_not_pass(hub: FakeHub, tmp_path: Path) -> None:
-    finished = run(hub, tmp_path, REPOSITORY, HF_ENDPOINT="htp://127.0.0.1:9", command="download")
-    assert finished.returncode == 2
-    assert "check the network, HF_ENDPOINT (htp://127.0.0.1:9)" in finished.stderr
-
-
-def test_a_gated_model_takes_a_token(hub: FakeHub, tmp_path: Path) -> None:
-    hub.token = "right"
-    assert run(hub, tmp_path, REPOSITORY, HF_TOKEN="right", command="download").returncode == 0
+    assert sentence.replace("FOLDER", str(tmp_path)) in finished.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -92,18 +92,17 @@ class Runs:
 
 
 @pytest.mark.parametrize(("function", "arguments", "name"), CODE)
-@pytest.mark.parametrize("protocol", [3, 4])
 @pytest.mark.parametrize("how", ["zip", "legacy"])
 def test_a_pickle_with_code_is_refused_and_nothing_runs(
     function: Callable[..., object],
     arguments: tuple[object, ...],
     name: str,
-    protocol: int,
     how: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    protocol = 3 if how == "zip" else 4
     content = pickle.dumps({"bert.pooler.dense.bias": Runs(function, *arguments)}, protocol)
     file = zipped(tmp_path / "pytorch_model.bin", content)
     if how == "legacy":
@@ -121,11 +120,6 @@ def tensor(offset: str = "0", shape: str = "(I2\nt", strides: str = "(I1\nt", ke
     storage = f"(Vstorage\nctorch\nFloatStorage\nV{key}\nVcpu\nI2\ntQ"
     rebuild = f"ctorch._utils\n_rebuild_tensor_v2\n({storage}I{offset}\n{shape}{strides}I00\nNtR"
     return f"(dVw\n{rebuild}s.".encode()
-
-
-def test_a_tensor_written_by_hand_is_read(tmp_path: Path) -> None:
-    file = zipped(tmp_path / "a.bin", tensor(), data__0=np.array([1, 2], "<f4").tobytes())
-    assert read_tensors(file)["w"].load().tolist() == [1, 2]
 
 
 DAMAGED = {
@@ -163,7 +157,9 @@ def test_a_truncated_or_inverted_pickle_is_read_or_refused(how: str, tmp_path: P
 
 
 def test_big_endian_and_compressed_storages_are_refused(tmp_path: Path) -> None:
+    file = zipped(tmp_path / "a.bin", tensor(), data__0=np.array([1, 2], "<f4").tobytes())
+    assert read_tensors(file)["w"].load().tolist() == [1, 2]
     with pytest.raises(ExportError, match="only little endian is supported"):
-        read_tensors(zipped(tmp_path / "a.bin", tensor(), data__0=bytes(8), byteorder=b"big"))
+        read_tensors(zipped(file, tensor(), data__0=bytes(8), byteorder=b"big"))
     with pytest.raises(ExportError, match="storage 0 has 4 bytes instead of 8"):
-        read_tensors(zipped(tmp_path / "b.bin", tensor(), data__0=bytes(4)))
+        read_tensors(zipped(file, tensor(), data__0=bytes(4)))

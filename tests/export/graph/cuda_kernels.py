@@ -1,4 +1,4 @@
-"""The operators for which ONNX Runtime 1.31.1 has CUDA kernels, as far as the exporter uses them.
+"""The nodes of a graph, and the operators for which ONNX Runtime 1.31.1 has CUDA kernels, as far as they are used.
 
 A kernel is found by operator, version and types: an open-ended registration holds for its own version of the operator
 alone (`VerifyVersion` in core/framework/kernel_registry.cc), so an operator that a later opset changed may have none.
@@ -7,10 +7,15 @@ lists them). The opsets and types were confirmed with the package onnxruntime-gp
 each opset from 13 to 25, was given to its CUDA provider, which took it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from packbert.model_export.graph.builder import CONTRIB, OPSET
-from tests.export.graph.cuda_nodes import NodeKind
+import onnx
+from onnx import AttributeProto, TensorProto, defs
+
+from packbert.model_export.graph.builder import CONTRIB, OPSET, GraphBuilder
 
 FLOATS = frozenset({"float", "float16"})
 NUMBERS = FLOATS | {"int32", "int64"}
@@ -22,6 +27,14 @@ CUDA = "core/providers/cuda"
 BERT = "contrib_ops/cuda/bert"
 ELEMENTS = f"{CUDA}/math/binary_elementwise_ops.cc"
 ACTIVATIONS = f"{CUDA}/activation/activations.cc"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NodeKind:
+    domain: str
+    operator: str
+    version: int  # of the operator: the opset that last changed it, at most the graph's
+    types: tuple[str, ...]  # of the inputs; "" for one that is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +105,45 @@ KERNELS = (
     Kernel("RotaryEmbedding", (FLOATS, INT64, FLOATS, FLOATS), f"{BERT}/rotary_embedding.cc", domain=CONTRIB),
     Kernel("SkipLayerNormalization", (FLOATS,), f"{BERT}/skip_layer_norm.cc", domain=CONTRIB),
 )
+
+
+def node_kinds(g: GraphBuilder) -> set[NodeKind]:
+    """Of all nodes, those of loops included. Raises KeyError if the type of a value is not known."""
+    with TemporaryDirectory() as folder:
+        g.save(path := Path(folder) / "model.onnx")
+        return set(_kinds(onnx.load(path).graph, {}))
+
+
+def _kinds(graph: onnx.GraphProto, outer: dict[str, int]) -> Iterator[NodeKind]:
+    known = outer | {one.name: one.type.tensor_type.elem_type for one in graph.input}
+    known |= {one.name: one.data_type for one in graph.initializer}
+    for node in graph.node:
+        types = [known[name] if name else None for name in node.input]
+        names = tuple("" if one is None else TensorProto.DataType.Name(one).lower() for one in types)
+        version = 1 if node.domain else defs.get_schema(node.op_type, OPSET, node.domain).since_version
+        yield NodeKind(node.domain, node.op_type, version, names)
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _kinds(attribute.g, known)
+        known.update(zip(node.output, _results(node, types), strict=False))
+
+
+def _results(node: onnx.NodeProto, types: list[int | None]) -> list[int]:
+    """The types of the outputs, as the operators of ONNX and of ONNX Runtime define them."""
+    present = [one for one in types if one is not None]
+    match node.op_type:
+        case "Cast":
+            return [next(one.i for one in node.attribute if one.name == "to")]
+        case "Equal":
+            return [TensorProto.BOOL]
+        case "NonZero":
+            return [TensorProto.INT64]
+        case "TopK":
+            return [present[0], TensorProto.INT64]
+        case "Where":
+            return [present[1]]
+        case "EmbedLayerNormalization":
+            return [next(one for one in present if one in (TensorProto.FLOAT, TensorProto.FLOAT16)), TensorProto.INT32]
+        case "Loop":
+            return present[1:]  # the condition is left out
+    return present[:1]

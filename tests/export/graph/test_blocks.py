@@ -16,7 +16,7 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import PrecisionError
 from packbert.model_export.families import FAMILIES
 
-LENGTHS = (1000, 300, 530, 40, 17, 260, 150, 3, 64)
+LENGTHS = (600, 300, 40, 17, 260, 150, 3, 64)
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 JINA, JINA_OF_CODE = FAMILIES["jina_bert"].parts, FAMILIES["jina_bert_code"].parts
 KINDS = {  # of the layers

@@ -12,9 +12,8 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.families import architecture_of
 from packbert.model_export.graph.builder import GraphBuilder
 from tests import sentence_transformers
-from tests.export.goldens import NAMES
-from tests.export.graph.cuda_kernels import KERNELS
-from tests.export.graph.cuda_nodes import NodeKind, node_kinds
+from tests.export.goldens import NAMES, edit
+from tests.export.graph.cuda_kernels import KERNELS, NodeKind, node_kinds
 from tests.paths import GOLDEN
 
 MODULES = sentence_transformers.NAMES
@@ -43,8 +42,7 @@ def with_narrow_heads(checkpoint: Path, folder: Path) -> Path:
     shutil.copytree(checkpoint, folder)
     for path in folder.rglob("config.json"):
         config = json.loads(path.read_text("utf-8"))
-        heads = {key: config[key] * 2 for key in ("num_attention_heads", "n_heads") if key in config}
-        path.write_text(json.dumps(config | heads), "utf-8")
+        edit(path, **{key: config[key] * 2 for key in ("num_attention_heads", "n_heads") if key in config})
     return folder
 
 

@@ -65,15 +65,17 @@ def test_the_lock_is_that_of_the_folder_which_is_written(tmp_path: Path, monkeyp
 
 
 def test_an_artifact_written_meanwhile_is_not_changed(tmp_path: Path) -> None:
+    artifact = tmp_path / "artifact" / "cpu"
+
     def write_meanwhile() -> None:
-        with atomic_folder(tmp_path / "artifact" / "cpu"):
-            (tmp_path / "artifact" / "cpu").mkdir()
-            (tmp_path / "artifact" / "cpu" / MANIFEST).write_text("theirs", "utf-8")
+        with atomic_folder(artifact):
+            artifact.mkdir()
+            (artifact / MANIFEST).write_text("theirs", "utf-8")
 
     with pytest.raises(ExportError, match="cannot be written"):
         write_meanwhile()
-    assert (tmp_path / "artifact" / "cpu" / MANIFEST).read_text("utf-8") == "theirs"
-    assert [entry.name for entry in (tmp_path / "artifact").iterdir()] == ["cpu"]
+    assert (artifact / MANIFEST).read_text("utf-8") == "theirs"
+    assert [entry.name for entry in artifact.parent.iterdir()] == ["cpu"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,7 @@ from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_own_digests
 
 OUTPUTS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})
-ENTRY = re.compile(
-    r"([^|]+)\|(\d+);(\d+);(.*)"
-)  # of a packed weight: operator and hash, then offset and length in the file
+ENTRY = re.compile(r"([^|]+)\|(\d+);(\d+);(.*)")  # of a packed weight: operator and hash; offset and length in the file
 
 
 @pytest.fixture(scope="module", params=["fp32", "int8"])
@@ -46,13 +45,8 @@ def opened(artifact: Path) -> Iterator[ModelRunner]:
 
 def answers(artifact: Path) -> list[Row | None]:
     """On all cores, then in a per-core session."""
-    lengths = (2, 9, 40, 64)
-    texts = [
-        Tokens(
-            ids=np.arange(5, 5 + n, dtype=np.int32), types=np.zeros(n, np.int32), outputs=OUTPUTS, masks=(1,), top_k=3
-        )
-        for n in lengths
-    ]
+    asked = partial(Tokens, outputs=OUTPUTS, masks=(1,), top_k=3)
+    texts = [asked(ids=np.arange(5, 5 + n, dtype=np.int32), types=np.zeros(n, np.int32)) for n in (2, 9, 40, 64)]
     with opened(artifact) as runtime:
         return [row for all_cores in (True, False) for row in runtime.run_sync(texts, all_cores=all_cores)[0]]
 
@@ -64,10 +58,19 @@ def equal(one: list[Row | None], other: list[Row | None]) -> bool:
     )
 
 
+def packed_entries(model: onnx.ModelProto) -> list[onnx.StringStringEntryProto]:
+    entries = [one for weight in model.graph.initializer for one in weight.external_data]
+    return [one for one in entries if one.key.startswith("prepacked")]
+
+
+def graph_of(artifact: Path) -> onnx.ModelProto:
+    return onnx.load(artifact / "cpu" / MODEL, load_external_data=False)
+
+
 def changed(artifact: Path, folder: Path, *, processor: str = "", entry: Callable[[str], str] = str) -> Path:
     """A copy whose model has another processor in its metadata, or other entries for its packed weights."""
     shutil.copytree(artifact, folder)
-    model = onnx.load(folder / "cpu" / MODEL, load_external_data=False)
+    model = graph_of(folder)
     if processor:
         next(one for one in model.metadata_props if one.key == PREPACKED_FOR).value = processor
     for one in packed_entries(model):
@@ -77,20 +80,11 @@ def changed(artifact: Path, folder: Path, *, processor: str = "", entry: Callabl
     return folder
 
 
-def packed_entries(model: onnx.ModelProto) -> list[onnx.StringStringEntryProto]:
-    return [
-        one for weight in model.graph.initializer for one in weight.external_data if one.key.startswith("prepacked")
-    ]
-
-
 def with_zeros(artifact: Path) -> Path:
     """The same artifact, every packed weight overwritten."""
-    entries = [
-        ENTRY.fullmatch(one.value)
-        for one in packed_entries(onnx.load(artifact / "cpu" / MODEL, load_external_data=False))
-    ]
     with (artifact / "cpu" / WEIGHTS).open("r+b") as file:
-        for found in entries:
+        for one in packed_entries(graph_of(artifact)):
+            found = ENTRY.fullmatch(one.value)
             assert found
             file.seek(int(found[2]))
             file.write(bytes(int(found[3])))
@@ -103,21 +97,16 @@ def of_another_layout(entry: str) -> str:
     return entry.replace("+", "+1", 1)
 
 
-def test_packed_weights_do_not_change_an_answer(pair: tuple[Path, Path]) -> None:
+def test_packed_weights_are_read_and_change_no_answer(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Those of another layout are packed again."""
     plain, packed = pair
-    assert packed_entries(onnx.load(packed / "cpu" / MODEL, load_external_data=False))
-    assert not packed_entries(onnx.load(plain / "cpu" / MODEL, load_external_data=False))
-    assert equal(answers(packed), answers(plain))
-
-
-def test_the_packed_weights_are_the_ones_that_are_read(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    plain, packed = pair
-    assert not equal(answers(with_zeros(changed(packed, tmp_path / "zeros"))), answers(plain))
-
-
-def test_packed_weights_of_another_layout_are_packed_again(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    plain, packed = pair
-    assert equal(answers(with_zeros(changed(packed, tmp_path / "elsewhere", entry=of_another_layout))), answers(plain))
+    assert [bool(packed_entries(graph_of(one))) for one in pair] == [False, True]
+    sizes = [open_artifact(one).weights_bytes for one in pair]  # they decide on per-core sessions
+    assert sizes[0] == sizes[1]
+    expected = answers(plain)
+    assert equal(answers(packed), expected)
+    assert not equal(answers(with_zeros(changed(packed, tmp_path / "zeros"))), expected)
+    assert equal(answers(with_zeros(changed(packed, tmp_path / "elsewhere", entry=of_another_layout))), expected)
 
 
 def test_weights_packed_for_another_processor_are_logged(
@@ -136,16 +125,8 @@ def test_weights_packed_for_another_processor_are_logged(
 def test_damaged_packed_weights_are_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
     damaged = changed(pair[1], tmp_path / "damaged")
     shutil.copy(with_zeros(changed(pair[1], tmp_path / "zeros")) / "cpu" / WEIGHTS, damaged / "cpu")
-    with (
-        pytest.raises(ManifestError, match=r"model\.onnx\.data is damaged: its SHA-256 is not the one in"),
-        opened(damaged),
-    ):
-        pass
-
-
-def test_packing_does_not_change_the_size_that_decides_on_per_core_sessions(pair: tuple[Path, Path]) -> None:
-    plain, packed = (open_artifact(artifact) for artifact in pair)
-    assert packed.weights_bytes == plain.weights_bytes
+    with pytest.raises(ManifestError, match=r"model\.onnx\.data is damaged: its SHA-256 is not the one in"):
+        answers(damaged)
 
 
 def test_a_graph_for_the_gpu_has_no_packed_weights(tmp_path: Path) -> None:

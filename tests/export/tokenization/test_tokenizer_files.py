@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
-from packbert.model_export.artifact.manifest import checkpoint_files
 from packbert.model_export.artifact.special_tokens import describe_own, own_special_tokens
 from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
 from packbert.model_export.facts import CONFIG, ENCODER_CONFIG
 from packbert.model_export.families import FAMILIES
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
+from tests.export.goldens import edit
 from tests.paths import GOLDEN
 
 TEXT = "The CAT, café 北京"
@@ -30,10 +30,13 @@ SETTINGS: list[dict[str, bool]] = [
 def read(folder: Path, name: str, **settings: object) -> TokenizerFiles:
     """The tokenizer of a golden checkpoint with other settings."""
     shutil.copytree(GOLDEN / name, folder, dirs_exist_ok=True)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(read_json(path) | settings), "utf-8")
+    edit(folder / "tokenizer_config.json", **settings)
+    return read_as_it_is(folder)
+
+
+def read_as_it_is(folder: Path, *, size: int = 10**6) -> TokenizerFiles:
     config: Mapping[str, Any] = read_json(folder / "config.json")
-    return read_tokenizer(folder, {CONFIG: config}, FAMILIES[config["model_type"]], size=10**6, positions=144)
+    return read_tokenizer(folder, {CONFIG: config}, FAMILIES[config["model_type"]], size=size, positions=144)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
@@ -90,15 +93,13 @@ ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it sta
 @pytest.mark.parametrize("file", ADDING)
 def test_a_token_that_a_file_adds_takes_the_next_id(name: str, file: str, tmp_path: Path) -> None:
     usual = read(tmp_path, name).tokenizer
-    following, path = usual.get_vocab_size(), tmp_path / file.removesuffix(" of today")
+    following = usual.get_vocab_size()
     stated = ADDING[file](following)
-    path.write_text(json.dumps((read_json(path) if path.exists() else {}) | stated), "utf-8")
-    config: Mapping[str, Any] = read_json(tmp_path / "config.json")
-    family = FAMILIES[config["model_type"]]
-    tokenizer = read_tokenizer(tmp_path, {CONFIG: config}, family, size=following + 1, positions=144).tokenizer
+    edit(tmp_path / file.removesuffix(" of today"), **stated)
+    tokenizer = read_as_it_is(tmp_path, size=following + 1).tokenizer
     assert tokenizer.encode("a [E9] b").ids.count(following) == 1
     assert tokenizer.get_added_tokens_decoder()[following].special == ("special" in str(stated))
-    without = read_tokenizer(tmp_path, {CONFIG: config}, family, size=following, positions=144)
+    without = read_as_it_is(tmp_path, size=following)
     assert without.assumed["added tokens"] == "without 1 that have no word embedding, such as [E9]"
     assert without.tokenizer.encode("a [E9] b").ids == usual.encode("a [E9] b").ids
 
@@ -114,11 +115,6 @@ def test_an_added_token_whose_stated_id_is_not_next_is_refused(name: str, tmp_pa
     (tmp_path / "file" / "added_tokens.json").write_text('{"<ent>": 500}', "utf-8")
     with pytest.raises(ExportError, match=message):
         read(tmp_path / "file", name)
-
-
-def test_added_tokens_of_the_hub_are_downloaded(tmp_path: Path) -> None:
-    (tmp_path / "added_tokens.json").touch()
-    assert [path.name for path in checkpoint_files(tmp_path)] == ["added_tokens.json"]
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
@@ -141,33 +137,26 @@ def test_an_added_token_without_a_word_embedding_is_refused_with_a_solution(tmp_
         read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=170, positions=144)
 
 
-def test_empty_lines_at_the_end_of_a_vocabulary_have_no_word_embedding(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "bert", tmp_path, dirs_exist_ok=True)
-    with (tmp_path / "vocab.txt").open("a", encoding="utf-8") as file:
-        file.write("\n\n")
-    assert read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=170, positions=144).special_tokens["cls"] == 2
-
-
-def test_added_tokens_may_repeat_special_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+def test_empty_lines_and_special_tokens_that_are_named_again_add_no_token(tmp_path: Path) -> None:
     again = {
         str(number): {"content": token, "special": True}
         for number, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
     }
-    assert read(tmp_path / "checkpoint", "bert", added_tokens_decoder=again).special_tokens["mask"] == 4
+    read(tmp_path, "bert", added_tokens_decoder=again)
+    with (tmp_path / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("\n\n")
+    found = read_as_it_is(tmp_path, size=170).special_tokens
+    assert (found["cls"], found["mask"]) == (2, 4)
 
 
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
 def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str, tmp_path: Path) -> None:
     """HerbertTokenizer has other files than a BertTokenizer."""
-    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    path = tmp_path / "checkpoint" / where
-    path.write_text(json.dumps(read_json(path) | {"tokenizer_class": "HerbertTokenizer"}), "utf-8")
-    config = read_json(tmp_path / "checkpoint" / "config.json")
-    with pytest.raises(
-        ExportError,
-        match=r"has a HerbertTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json",
-    ):
-        read_tokenizer(tmp_path / "checkpoint", {CONFIG: config}, FAMILIES["bert"], size=10**6, positions=144)
+    read(tmp_path, "bert")
+    edit(tmp_path / where, tokenizer_class="HerbertTokenizer")
+    message = r"has a HerbertTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json"
+    with pytest.raises(ExportError, match=message):
+        read_as_it_is(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["roformer", "roformer-labels"])
@@ -218,11 +207,8 @@ def test_both_texts_of_a_pair_have_type_0_without_transformers_types(
     assert any(usual.encode("the cat", "café").type_ids) == name.startswith("bert")
     assert not any(cleared.encode("the cat", "café").type_ids)
     assert cleared.encode("the cat").ids == usual.encode("the cat").ids
-
-
-def test_model_input_names_count_more_than_the_class(tmp_path: Path) -> None:
-    stated = {"tokenizer_class": "DistilBertTokenizer", "model_input_names": ["input_ids", "token_type_ids"]}
-    assert any(read(tmp_path, "bert-labels", **stated).tokenizer.encode("a", "b").type_ids)
+    stated = settings | {"model_input_names": ["input_ids", "token_type_ids"]}  # they count more than the class
+    assert any(read(tmp_path / "stated", "bert", **stated).tokenizer.encode("a", "b").type_ids)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The CUDA artifact without a GPU: its graph, its inputs, refusals, and its results in operators that a CPU has."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,15 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, load
 
-from packbert.model_export.artifact.batch import Tokens, pack, split
-from packbert.model_export.artifact.manifest import CUMULATIVE_LENGTHS, LAYERS, MODEL, PACKED_ROWS, Manifest
+from packbert.model_export.artifact.batch import Tokens, pack
+from packbert.model_export.artifact.manifest import ATTENTION, CUMULATIVE_LENGTHS, LAYERS, MODEL, PACKED_ROWS, Manifest
 from packbert.model_export.build import attention_for
 from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.export import export
 from packbert.model_export.families import architecture_of
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.verification.on_cpu import write_portable
-from tests.export.goldens import changed
+from tests.export.goldens import changed, expected, open_session, run
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"
@@ -35,16 +36,17 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return folder / "cuda"
 
 
-def golden() -> list[dict[str, Any]]:
-    """Per sequence: ids, types, hidden, pooler, pair, masks, vocabulary."""
-    stored = np.load(BERT / "expected.npz")
-    count = 1 + max(int(name.split(".")[0]) for name in stored)
-    return [{name.split(".")[1]: stored[name] for name in stored if name.startswith(f"{i}.")} for i in range(count)]
-
-
-def open_graph(artifact: Path, name: str = MODEL) -> ort.InferenceSession:
+def open_graph(model: Path) -> ort.InferenceSession:
     """The graph with its packed attention, if it has one, in plain operators."""
-    return ort.InferenceSession(write_portable(artifact / name), providers=["CPUExecutionProvider"])
+    return open_session(write_portable(model))
+
+
+def attention(artifact: Path, states: np.ndarray, layers: Sequence[int]) -> list[np.ndarray]:
+    """The probabilities of the layers, of their `states`."""
+    model = open_session(artifact / ATTENTION)
+    feeds = {f"hidden.{layer}": state for layer, state in zip(layers, states, strict=True)}
+    feeds |= {one.name: states[0, :1] for one in model.get_inputs() if one.name not in feeds}
+    return list(model.run([f"attention.{layer}" for layer in layers], feeds))
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +62,9 @@ def answers(artifact: Path, lengths: tuple[int, ...] = (5, 40, 17)) -> list[dict
     tokens = [asked(ids=ids, types=np.zeros_like(ids)) for ids in texts]
     states = Tokens(ids=texts[0], types=np.zeros_like(texts[0]), outputs=frozenset({"attention"}), layers=(0, 1, 2))
     layout = Manifest.read(artifact).layout
-    rows: list[dict[str, Any]] = []
-    for name, group in ((MODEL, tokens), (LAYERS, [states])):
-        batch, session = pack(group, layout), open_graph(artifact, name)
-        names = sorted(batch.outputs)
-        results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
-        rows += split(batch, dict(zip(names, results, strict=True)))
-    feeds = {f"hidden.{layer}": one for layer, one in enumerate(rows.pop()["attention"])}
-    model = ort.InferenceSession(artifact / "attention.onnx", providers=["CPUExecutionProvider"])
-    return [*rows, {"attention": np.stack(model.run([f"attention.{layer}" for layer in range(3)], feeds))}]
+    rows = run(artifact / MODEL, tokens, open_graph, layout=layout)
+    (further,) = run(artifact / LAYERS, [states], open_graph, layout=layout)
+    return [*rows, {"attention": np.stack(attention(artifact, further["attention"], (0, 1, 2)))}]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -83,9 +79,9 @@ def test_heads_without_a_packed_kernel_give_the_cpus_answers_in_rows(
     assert "PackedMultiHeadAttention" not in {node.op_type for node in graph.node}
     assert {value.name for value in graph.input} >= ROWS_INPUTS
     close = 1e-5 if precision == "fp32" else 3e-2
-    for found, expected in zip(answers(cuda), answers(cpu), strict=True):
-        for name in expected.keys() - {"top_ids", "sparse_places", "sparse_logits"}:
-            np.testing.assert_allclose(found[name].astype(np.float64), expected[name], atol=close, err_msg=name)
+    for found, wanted in zip(answers(cuda), answers(cpu), strict=True):
+        for name in wanted.keys() - {"top_ids", "sparse_places", "sparse_logits"}:
+            np.testing.assert_allclose(found[name].astype(np.float64), wanted[name], atol=close, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -109,18 +105,23 @@ def test_attention_that_reads_distances_is_computed_in_rows(tmp_path: Path, prec
         assert manifest.verification[f"{output}_max_abs_error"] < close, output
 
 
-def test_attention_is_packed_as_the_flash_kernel_expects(artifact: Path) -> None:
+def test_the_graph_is_packed_for_the_flash_kernel_with_weights_of_its_precision(artifact: Path) -> None:
     graph = load(artifact / MODEL, load_external_data=False).graph
     layers = [node for node in graph.node if node.op_type == "PackedMultiHeadAttention"]
-    assert len(layers) == 3
-    for node in layers:  # Q, K and V separate and without bias
-        assert [bool(name) for name in node.input] == [True, True, True, False, True, True]
-
-
-def test_a_packed_graph_reads_the_flat_tokens_without_rows(artifact: Path) -> None:
-    inputs = {value.name for value in load(artifact / MODEL, load_external_data=False).graph.input}
-    assert inputs >= PACKED_INPUTS
-    assert not inputs & ROWS_INPUTS
+    named = [[bool(name) for name in node.input] for node in layers]  # Q, K and V separate and without bias
+    assert named == [[True, True, True, False, True, True]] * 3
+    inputs = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    assert inputs.keys() >= PACKED_INPUTS
+    assert not inputs.keys() & ROWS_INPUTS
+    wide = {name for name, kind in inputs.items() if kind == TensorProto.INT64}
+    assert wide == {"k", "target_pairs", "sparse_count"}  # required by TopK, GatherND and Loop
+    outputs = {value.name: value.type.tensor_type.elem_type for value in graph.output}
+    floats = {kind for name, kind in outputs.items() if name not in ("top_ids", "sparse_places")}
+    assert floats == {TensorProto.FLOAT}
+    stored = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    precision = TensorProto.FLOAT16 if artifact.parent.name == "fp16" else TensorProto.FLOAT
+    assert stored["layers.0/attention/query/weight"] == stored["embeddings/word"] == precision
+    assert stored["pooler/weight"] == TensorProto.FLOAT  # heads stay in fp32
 
 
 def test_a_graph_that_mixes_sequences_is_not_written(
@@ -135,75 +136,38 @@ def test_a_graph_that_mixes_sequences_is_not_written(
     assert not list(tmp_path.rglob("*.onnx"))
 
 
-def test_indices_are_int32_and_outputs_float32(artifact: Path) -> None:
-    graph = load(artifact / "model.onnx", load_external_data=False).graph
-    wide = {value.name for value in graph.input if value.type.tensor_type.elem_type == TensorProto.INT64}
-    assert wide == {"k", "target_pairs", "sparse_count"}  # required by TopK, GatherND and Loop
-    ids = ("top_ids", "sparse_places")
-    floats = {value.name: value.type.tensor_type.elem_type for value in graph.output if value.name not in ids}
-    assert set(floats.values()) == {TensorProto.FLOAT}
-
-
-def test_weights_of_an_fp16_artifact_take_half_the_space(artifact: Path) -> None:
-    stored = {
-        tensor.name: tensor.data_type
-        for tensor in load(artifact / "model.onnx", load_external_data=False).graph.initializer
-    }
-    expected = TensorProto.FLOAT16 if artifact.parent.name == "fp16" else TensorProto.FLOAT
-    assert stored["layers.0/attention/query/weight"] == stored["embeddings/word"] == expected
-    assert stored["pooler/weight"] == TensorProto.FLOAT  # heads stay in fp32
-
-
 def test_the_results_are_those_of_transformers(artifact: Path) -> None:
-    known = golden()
+    known = expected("bert")
+    masks = [tuple(sorted(set(one["masks"].tolist()))) for one in known]
     tokens = [
-        Tokens(
-            ids=one["ids"],
-            types=one["types"],
-            outputs=OUTPUTS | SPARSE,
-            masks=tuple(sorted(set(one["masks"].tolist()))),
-            top_k=3,
-        )
-        for one in known
+        Tokens(ids=one["ids"], types=one["types"], outputs=OUTPUTS | SPARSE, masks=own, top_k=3)
+        for one, own in zip(known, masks, strict=True)
     ]
-    batch = pack(tokens, CUMULATIVE_LENGTHS)
-    session = open_graph(artifact)
-    names = sorted(batch.outputs)
-    results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
     close = 1e-5 if artifact.parent.name == "fp32" else 3e-2
-    for row, one in zip(split(batch, dict(zip(names, results, strict=True))), known, strict=True):
-        np.testing.assert_allclose(row["cls"][0], one["hidden"][0], atol=close)
-        np.testing.assert_allclose(row["mean"][0], one["hidden"].mean(axis=0), atol=close)
-        np.testing.assert_allclose(row["tokens"].astype(np.float64), one["hidden"], atol=close)
-        np.testing.assert_allclose(row["pooler"][0], one["pooler"], atol=close)
-        np.testing.assert_allclose(row["pair"][0], one["pair"], atol=close)
-        cosine = row["cls"][0] @ one["hidden"][0] / np.linalg.norm(row["cls"][0]) / np.linalg.norm(one["hidden"][0])
+    for row, one in zip(run(artifact / MODEL, tokens, open_graph, layout=CUMULATIVE_LENGTHS), known, strict=True):
+        hidden = one["hidden"]
+        wanted = {"cls": hidden[:1], "mean": [hidden.mean(axis=0)], "tokens": hidden}
+        for name, want in (wanted | {"pooler": one["pooler"][None], "pair": one["pair"][None]}).items():
+            np.testing.assert_allclose(row[name].astype(np.float64), want, atol=close, err_msg=name)
+        cosine = row["cls"][0] @ hidden[0] / np.linalg.norm(row["cls"][0]) / np.linalg.norm(hidden[0])
         assert cosine > 0.9999
         largest = dict(zip(row["sparse_places"][:, 1].tolist(), row["sparse_logits"].tolist(), strict=True))
         for logits_of_token in one["vocabulary"]:  # of some tokens: the maximum is not below them
             assert all(largest.get(i, 0.0) >= logit - 2 * close for i, logit in enumerate(logits_of_token.tolist()))
         logits = dict(zip(one["masks"].tolist(), one["vocabulary"], strict=True))
         for n, mask in enumerate(sorted(logits)):
-            best = np.argsort(-logits[mask], kind="stable")[:3]
             if close < 1e-3:
-                assert row["top_ids"][n].tolist() == best.tolist()
+                assert row["top_ids"][n].tolist() == np.argsort(-logits[mask], kind="stable")[:3].tolist()
             np.testing.assert_allclose(row["top_logits"][n], logits[mask][row["top_ids"][n]], atol=close * 2)
 
 
 def test_the_attention_is_that_of_transformers(artifact: Path) -> None:
-    known = np.load(GOLDEN / "attention" / "bert.npz")
-    ids, types, layers = known["3.ids"], known["3.types"], (2, 0)
-    tokens = Tokens(ids=ids, types=types, outputs=frozenset({"attention"}), layers=layers)
-    batch = pack([tokens], CUMULATIVE_LENGTHS)
-    session = open_graph(artifact, LAYERS)
-    names = sorted(batch.outputs)
-    results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
-    states = split(batch, dict(zip(names, results, strict=True)))[0]["attention"]
-    model = ort.InferenceSession(artifact / "attention.onnx", providers=["CPUExecutionProvider"])
-    feeds = {"hidden.2": states[0], "hidden.0": states[1], "hidden.1": states[0, :1]}
-    for found, layer in zip(model.run(["attention.2", "attention.0"], feeds), layers, strict=True):
+    known, layers = np.load(GOLDEN / "attention" / "bert.npz"), (2, 0)
+    asked = Tokens(ids=known["3.ids"], types=known["3.types"], outputs=frozenset({"attention"}), layers=layers)
+    (row,) = run(artifact / LAYERS, [asked], open_graph, layout=CUMULATIVE_LENGTHS)
+    close = 1e-5 if artifact.parent.name == "fp32" else 2e-3
+    for found, layer in zip(attention(artifact, row["attention"], layers), layers, strict=True):
         assert found.dtype == np.float32
-        close = 1e-5 if artifact.parent.name == "fp32" else 2e-3
         np.testing.assert_allclose(found, known["3.attention"][layer], atol=close)
 
 

@@ -135,66 +135,43 @@ def pretrained(prefix: str, config: Mapping[str, Any], write: Writer, *, pairs: 
     return Checkpoint(kind=f"{prefix}ForPreTraining", config=config, write_tokenizer=write, tasks=tasks)
 
 
+@dataclass(frozen=True)
+class Family:
+    """A pre-trained checkpoint, with the class for `pairs` if it learned them, and those fine-tuned from it."""
+
+    prefix: str
+    config: Mapping[str, Any]
+    write: Writer
+    segments: int
+    pairs: str = ""
+    labels: Mapping[str, Any] = field(default_factory=lambda: LABELS)
+    heads: tuple[str, ...] = ("labels", "tags", "spans", "choices")
+
+    def checkpoints(self, name: str) -> dict[str, Checkpoint]:
+        parts = self.prefix, self.config, self.write
+        first = pretrained(*parts, pairs=self.pairs) if self.pairs else masked(*parts, segments=self.segments)
+        tuned = fine_tuned(*parts, segments=self.segments, labels=self.labels, heads=self.heads)
+        return {name: first} | {f"{name}-{head}": row for head, row in tuned.items()}
+
+
+NSP, TWO_HEADS = "ForNextSentencePrediction", ("labels", "tags")
 FAMILIES = {
-    "bert": (
-        pretrained("Bert", BERT, word_piece, pairs="ForNextSentencePrediction"),
-        fine_tuned("Bert", BERT, word_piece, segments=2),
-    ),
-    "roberta": (
-        masked("Roberta", ROBERTA, byte_pairs, segments=1),
-        fine_tuned("Roberta", ROBERTA, byte_pairs, segments=1, labels=LABELS | MULTI),
-    ),
-    "xlm-roberta": (
-        masked("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1),
-        fine_tuned("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1),
-    ),
-    "camembert": (
-        masked("Camembert", ROBERTA, CAMEMBERT, segments=1),
-        fine_tuned("Camembert", ROBERTA, CAMEMBERT, segments=1),
-    ),
-    "albert": (
-        pretrained("Albert", ALBERT_SIZES, ALBERT, pairs="ForPreTraining"),
-        fine_tuned("Albert", ALBERT_SIZES, ALBERT, segments=2),
-    ),
-    "distilbert": (
-        masked("DistilBert", DISTILBERT, word_piece, segments=0),
-        fine_tuned("DistilBert", DISTILBERT, word_piece, segments=0, labels=ONE),
-    ),
-    "ernie": (
-        pretrained("Ernie", ERNIE, word_piece, pairs="ForNextSentencePrediction"),
-        fine_tuned("Ernie", ERNIE, word_piece, segments=2),
-    ),
-    "electra": (
-        masked("Electra", ELECTRA, word_piece, segments=2),
-        fine_tuned("Electra", ELECTRA, word_piece, segments=2),
-    ),
-    "mpnet": (
-        masked("MPNet", MPNET, word_piece_of_mpnet, segments=0),
-        fine_tuned("MPNet", MPNET, word_piece_of_mpnet, segments=0),
-    ),
-    "modernbert": (
-        masked("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
-        fine_tuned("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
-    ),
-    "nomic_bert": (
-        masked("NomicBert", BERT, word_piece, segments=2),
-        fine_tuned("NomicBert", BERT, word_piece, segments=2, heads=("labels", "tags")),
-    ),
-    "gte": (
-        masked("Gte", GTE, XLM_ROBERTA, segments=1),
-        fine_tuned("Gte", GTE, XLM_ROBERTA, segments=1, heads=("labels", "tags")),
-    ),
-    "roformer": (
-        masked("RoFormer", ROFORMER, berts_word_piece, segments=2),
-        fine_tuned("RoFormer", ROFORMER, berts_word_piece, segments=2),
-    ),
-    "deberta-v2": (
-        masked("DebertaV2", DEBERTA_V3, DEBERTA, segments=0),
-        fine_tuned("DebertaV2", DEBERTA_V3, DEBERTA, segments=0),
-    ),
+    "bert": Family("Bert", BERT, word_piece, 2, pairs=NSP),
+    "roberta": Family("Roberta", ROBERTA, byte_pairs, 1, labels=LABELS | MULTI),
+    "xlm-roberta": Family("XLMRoberta", ROBERTA, XLM_ROBERTA, 1),
+    "camembert": Family("Camembert", ROBERTA, CAMEMBERT, 1),
+    "albert": Family("Albert", ALBERT_SIZES, ALBERT, 2, pairs="ForPreTraining"),
+    "distilbert": Family("DistilBert", DISTILBERT, word_piece, 0, labels=ONE),
+    "ernie": Family("Ernie", ERNIE, word_piece, 2, pairs=NSP),
+    "electra": Family("Electra", ELECTRA, word_piece, 2),
+    "mpnet": Family("MPNet", MPNET, word_piece_of_mpnet, 0),
+    "modernbert": Family("ModernBert", MODERNBERT, byte_pairs_of_modernbert, 0),
+    "nomic_bert": Family("NomicBert", BERT, word_piece, 2, heads=TWO_HEADS),
+    "gte": Family("Gte", GTE, XLM_ROBERTA, 1, heads=TWO_HEADS),
+    "roformer": Family("RoFormer", ROFORMER, berts_word_piece, 2),
+    "deberta-v2": Family("DebertaV2", DEBERTA_V3, DEBERTA, 0),
 }
-CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}
-CHECKPOINTS |= {f"{name}-{head}": row for name, (_, heads) in FAMILIES.items() for head, row in heads.items()}
+CHECKPOINTS = {key: row for name, family in FAMILIES.items() for key, row in family.checkpoints(name).items()}
 CHECKPOINTS["modernbert-mean"] = fine_tuned(
     "ModernBert", MODERNBERT | {"classifier_pooling": "mean"}, byte_pairs_of_modernbert, segments=0
 )["labels"]

@@ -1,4 +1,4 @@
-"""The folder of the goldens, and the ways to write files into it."""
+"""The folder of the goldens, and the ways to read and write files in it."""
 
 import json
 import shutil
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 GOLDEN = Path(__file__).parents[1]
+torch.set_grad_enabled(False)  # for all makers
 
 
 def emptied(folder: Path) -> Path:
@@ -16,6 +18,15 @@ def emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def rounded(numbers: Any, digits: int = 7) -> Any:
+    """A number, or arrays of numbers as lists; seven digits after the point are a tenth of the tests' tolerance."""
+    return round(float(numbers), digits) if np.ndim(numbers) == 0 else [rounded(one, digits) for one in numbers]
 
 
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:

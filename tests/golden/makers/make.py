@@ -70,12 +70,11 @@ def randomized(checkpoint: Checkpoint, folder: Path) -> torch.nn.Module:
     ids = checkpoint.write_tokenizer(folder)
     torch.manual_seed(20181011)
     model = checkpoint.model(checkpoint.model.config_class(**checkpoint.config, vocab_size=ids))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:  # a table of sines
-                continue
-            norm = re.search(r"norm(_\w)?\.weight$", name.lower()) is not None
-            parameter.normal_(1.0 if norm else 0.0, 0.3 if norm else spread(name, parameter.dim()))
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:  # a table of sines
+            continue
+        norm = re.search(r"norm(_\w)?\.weight$", name.lower()) is not None
+        parameter.normal_(1.0 if norm else 0.0, 0.3 if norm else spread(name, parameter.dim()))
     return model
 
 
@@ -92,19 +91,14 @@ def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.nda
     config, result = model.config, {}
     for i, length in enumerate(LENGTHS):
         ids = random.integers(10, config.vocab_size, length, dtype=np.int32)
-        types = (
-            (np.arange(length) >= length // 2).astype(np.int32)
-            if checkpoint.segments > 1
-            else np.zeros(length, np.int32)
-        )
+        types = (np.arange(length) >= length // 2).astype(np.int32) * (checkpoint.segments > 1)
         masks = np.unique(random.integers(0, length, 2)).astype(np.int32)
         feeds = {"input_ids": torch.tensor(ids[None].astype(np.int64))}
         if checkpoint.segments:
             feeds["token_type_ids"] = torch.tensor(types[None].astype(np.int64))
         shown = {"output_hidden_states": True}
-        with torch.no_grad():
-            answer = model(**{key: choice_axis(value, checkpoint) for key, value in feeds.items()}, **shown)
-            encoded = model.base_model(**feeds)
+        answer = model(**{key: choice_axis(value, checkpoint) for key, value in feeds.items()}, **shown)
+        encoded = model.base_model(**feeds)
         found = {"ids": ids, "types": types}
         if checkpoint.logits not in ("labels", "tags", "spans", "choices"):
             found["hidden"] = answer.hidden_states[-1][0]
@@ -153,17 +147,10 @@ def fill_mask(model: torch.nn.Module, tokenizer: object) -> list[dict[str, objec
 def pairs(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
     cases = []
     for text, pair in PAIRS:
-        with torch.no_grad():
-            answer = model(**tokenizer(text, pair, return_tensors="pt"))
+        answer = model(**tokenizer(text, pair, return_tensors="pt"))
         logits = answer["sop_logits"] if "sop_logits" in answer else answer["logits"]
-        cases.append(
-            {
-                "text": text,
-                "text_pair": pair,
-                "logits": logits[0].tolist(),
-                "probabilities": logits.softmax(-1)[0].tolist(),
-            }
-        )
+        found = {"logits": logits[0].tolist(), "probabilities": logits.softmax(-1)[0].tolist()}
+        cases.append({"text": text, "text_pair": pair} | found)
     return cases
 
 
@@ -180,10 +167,7 @@ def predict(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]
 def tag(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
     pipeline = transformers.pipeline("token-classification", model=model, tokenizer=tokenizer)
     every = [{"aggregation_strategy": strategy} for strategy in ("none", "simple", "first", "average", "max")]
-    every += [
-        {"aggregation_strategy": "none", "ignore_labels": []},
-        {"aggregation_strategy": "max", "ignore_labels": []},
-    ]
+    every += [{"aggregation_strategy": strategy, "ignore_labels": []} for strategy in ("none", "max")]
     every += [{"aggregation_strategy": "simple", "ignore_labels": ["PER", "O"]}]
     cases = [{"inputs": text, "parameters": parameters} for text in TAGGED for parameters in every]
     cases += [{"inputs": LONG_TAGGED, "parameters": parameters} for parameters in STRIDED]
@@ -205,8 +189,7 @@ def choose(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]
     cases = []
     for prompt, choices in CHOICES:
         encoded = tokenizer([prompt] * len(choices), list(choices), return_tensors="pt", padding=True)
-        with torch.no_grad():
-            logits = model(**{key: value[None] for key, value in encoded.items()}).logits[0]
+        logits = model(**{key: value[None] for key, value in encoded.items()}).logits[0]
         scores = logits.softmax(-1).tolist()
         cases.append({"prompt": prompt, "choices": choices, "logits": logits.tolist(), "scores": scores})
     return cases

@@ -9,7 +9,6 @@ words. They are computed in float64 as ColBERT's, PyLate's and FlagEmbedding's s
 ColBERT sentence-transformers' MultiVectorEncoder must give the same.
 """
 
-import json
 import shutil
 import string
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from files import GOLDEN, report, write_json
+from files import GOLDEN, read_json, report, rounded, write_json
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from torch.nn.functional import normalize
@@ -79,11 +78,9 @@ NAMES = {  # PyLate's -> Stanford's
 
 
 def opened(name: str) -> tuple[torch.nn.Module, object]:
-    folder = GOLDEN / name
     kind = {"attn_implementation": "eager", "dtype": torch.float64}
-    return transformers.AutoModel.from_pretrained(folder, **kind).eval(), transformers.AutoTokenizer.from_pretrained(
-        folder
-    )
+    model = transformers.AutoModel.from_pretrained(GOLDEN / name, **kind).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(GOLDEN / name)
 
 
 def vectors(base: str, layers: torch.nn.Sequential, settings: dict[str, object], text: str, side: str) -> torch.Tensor:
@@ -97,9 +94,8 @@ def vectors(base: str, layers: torch.nn.Sequential, settings: dict[str, object],
     if side == "query" and settings["do_query_expansion"]:
         attended += [int(settings["attend_to_expansion_tokens"])] * (length - len(ids))
         ids += [tokenizer.mask_token_id] * (length - len(ids))
-    with torch.no_grad():
-        states = model(input_ids=torch.tensor([ids]), attention_mask=torch.tensor([attended])).last_hidden_state[0]
-        found = normalize(layers(states), dim=-1)
+    states = model(input_ids=torch.tensor([ids]), attention_mask=torch.tensor([attended])).last_hidden_state[0]
+    found = normalize(layers(states), dim=-1)
     skipped = {tokenizer.convert_tokens_to_ids(word) for word in settings["skiplist_words"]} - {tokenizer.unk_token_id}
     kept = [side == "query" or token_id not in skipped for token_id in ids]
     return found[torch.tensor(kept)]
@@ -109,15 +105,10 @@ def max_sim(query: torch.Tensor, document: torch.Tensor) -> float:
     return float((query @ document.T).max(dim=1).values.sum())
 
 
-def rows(found: torch.Tensor) -> list[list[float]]:
-    return [[round(float(number), 7) for number in row] for row in found]
-
-
 def linear(width: int, out: int, *, bias: bool) -> torch.nn.Linear:
     made = torch.nn.Linear(width, out, bias=bias)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.normal_(0.0, 0.3)
+    for parameter in made.parameters():
+        parameter.normal_(0.0, 0.3)
     return made
 
 
@@ -132,7 +123,7 @@ def make_colbert(name: str, base: str, stated: dict[str, object]) -> None:
         settings |= {"do_query_expansion": True, "skiplist_words": list(string.punctuation)}
         write_json(folder / "artifact.metadata", stated)
         save_file({"linear.weight": projection.weight.data}, folder / "projection.safetensors")
-        config = json.loads((GOLDEN / base / "config.json").read_text("utf-8"))
+        config = read_json(GOLDEN / base / "config.json")
         write_json(folder / "config.json", config | {"architectures": ["HF_ColBERT"]})
     else:
         config = {"in_features": 32, "out_features": 12, "bias": True}
@@ -191,16 +182,15 @@ def make_bge_m3() -> None:
     for texts in (QUERIES, DOCUMENTS):
         for text in texts:
             ids = tokenizer(text)["input_ids"]
-            with torch.no_grad():
-                states = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
-                own = normalize(colbert.double()(states[1:]), dim=-1)
-                weights = torch.relu(sparse.double()(states))[:, 0].tolist()
+            states = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+            own = normalize(colbert.double()(states[1:]), dim=-1)
+            weights = torch.relu(sparse.double()(states))[:, 0].tolist()
             found.setdefault("queries" if texts is QUERIES else "documents", []).append(own)
             largest: dict[int, float] = {}
             for token_id, weight in zip(ids, weights, strict=True):
                 if token_id not in unused and weight > largest.get(token_id, 0.0):
                     largest[token_id] = weight
-            ordered = {str(token_id): round(largest[token_id], 7) for token_id in sorted(largest)}
+            ordered = {str(token_id): rounded(largest[token_id]) for token_id in sorted(largest)}
             words.append({"text": text, "weights": ordered})
     finish(folder, base, found["queries"], found["documents"], 0, sparse=words)
 
@@ -212,8 +202,8 @@ def finish(
     scores = [[max_sim(q, d) / (1 if is_sum else len(q)) for d in documents] for q in queries]
     answers = {
         "base": base,
-        "queries": [{"text": text, "vectors": rows(one)} for text, one in zip(QUERIES, queries, strict=True)],
-        "documents": [{"text": text, "vectors": rows(one)} for text, one in zip(DOCUMENTS, documents, strict=True)],
+        "queries": [{"text": text, "vectors": rounded(one)} for text, one in zip(QUERIES, queries, strict=True)],
+        "documents": [{"text": text, "vectors": rounded(one)} for text, one in zip(DOCUMENTS, documents, strict=True)],
         "scores": scores,
     }
     write_json(folder / "answers.json", answers | more)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from checkpoints import BERT, masked
-from files import GOLDEN, write_json
+from files import GOLDEN, read_json, write_json
 from make import expected, loaded, make
 from safetensors.torch import load_file, save_file
 from tokenizers_of_families import berts_word_piece
@@ -44,20 +44,18 @@ def make_new() -> None:
     model.gte.rotary_emb.inv_freq = 1.0 / powers / FACTOR ** (2 / size)
     np.savez_compressed(folder / "expected.npz", **expected(model, checkpoint))
     rename_weights(folder, "gte.", "new.")
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = read_json(folder / "config.json")
     del config["rope_parameters"]
     write_json(folder / "config.json", config | NEW, indent=2)
-    (folder / "answers.json").write_text(
-        json.dumps({"tokens": json.loads((folder / "answers.json").read_text("utf-8"))["tokens"]}, ensure_ascii=False),
-        "utf-8",
-    )
+    tokens = read_json(folder / "answers.json")["tokens"]
+    (folder / "answers.json").write_text(json.dumps({"tokens": tokens}, ensure_ascii=False), "utf-8")
 
 
 def make_nomic() -> None:
     folder = GOLDEN / "nomic-published"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(GOLDEN / "nomic_bert", folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = read_json(folder / "config.json")
     for name in ("rope_parameters", "hidden_act", "head_dim"):
         del config[name]
     config = {NOMIC.get(name, name): value for name, value in config.items()} | NOMIC_SETTINGS

@@ -14,9 +14,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
-from files import GOLDEN, report, write_json
+from files import GOLDEN, read_json, report, rounded, write_json
 from sentence_transformers import SentenceTransformer, models
 
 FOLDER = GOLDEN / "sentence-transformers"
@@ -121,11 +120,6 @@ def make(name: str, case: Case) -> None:
     report(folder)
 
 
-def rounded(vectors: np.ndarray) -> list[list[float]]:
-    """To seven digits after the point, a tenth of the tolerance."""
-    return [[round(float(number), 7) for number in vector] for vector in vectors]
-
-
 def module(kind: str, width: int) -> torch.nn.Module:
     if kind == "normalize":
         return models.Normalize()
@@ -145,9 +139,8 @@ def module(kind: str, width: int) -> torch.nn.Module:
 
 
 def randomize(module: torch.nn.Module, mean: float) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(mean, 0.3)
+    for parameter in module.parameters():
+        parameter.normal_(mean, 0.3)
 
 
 def move(folder: Path) -> None:
@@ -156,7 +149,7 @@ def move(folder: Path) -> None:
     for file in [*folder.iterdir()]:
         if file.is_file() and file.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
             file.rename(folder / OLD / file.name)
-    modules = json.loads((folder / "modules.json").read_text("utf-8"))
+    modules = read_json(folder / "modules.json")
     modules[0]["path"] = OLD
     (folder / "modules.json").write_text(json.dumps(modules, indent=1) + "\n", "utf-8")
 
@@ -167,7 +160,7 @@ def state(folder: Path, limit: int) -> None:
         ("sentence_bert_config.json", "max_seq_length", limit),
         ("tokenizer_config.json", "model_max_length", 512),
     ):
-        content = json.loads((folder / name).read_text("utf-8"))
+        content = read_json(folder / name)
         (folder / name).write_text(json.dumps(content | {key: value}, indent=1) + "\n", "utf-8")
 
 

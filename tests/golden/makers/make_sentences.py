@@ -52,8 +52,7 @@ class Reference:
 
     def logs(self, ids: list[int]) -> torch.Tensor:
         """[length, vocabulary] log-probabilities."""
-        with torch.no_grad():
-            return self.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+        return self.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
 
     def target_ids(self, word: str) -> list[int]:
         own = self.tokenizer.get_vocab().get(word)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, FAMILIES
-from files import GOLDEN, emptied, report, write_json
+from files import GOLDEN, emptied, report, rounded, write_json
 from make import loaded, tokenizer_of
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
@@ -48,15 +48,14 @@ def tokens(tokenizer: object, text: str, pair: str | None) -> dict[str, object]:
 def vectors(folder: Path, tokenizer: object, text: str) -> list[list[float]]:
     """The last layer's state of each token."""
     model = loaded(transformers.AutoModel, folder)
-    with torch.no_grad():
-        states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
-    return [[round(float(number), 6) for number in row] for row in states]
+    states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+    return rounded(states, 6)
 
 
 def weights(encoder: SparseEncoder, text: str) -> dict[str, list[float]]:
     row = encoder.encode([text], convert_to_sparse_tensor=False)[0]
     ids = torch.nonzero(row).flatten().tolist()
-    return {"ids": ids, "weights": [round(float(row[token_id]), 6) for token_id in ids]}
+    return {"ids": ids, "weights": rounded(row[ids], 6)}
 
 
 def sparse_encoder(folder: Path, activation: str) -> SparseEncoder:

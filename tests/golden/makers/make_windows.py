@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, FAMILIES
-from files import GOLDEN, write_cases, write_json
+from files import GOLDEN, rounded, write_cases, write_json
 from make import WINDOW, loaded, tokenizer_of
 from sentence_transformers import SentenceTransformer, models
 from texts import LONG_TAGGED
@@ -32,9 +32,8 @@ SENTENCE = {"dense": ("", "the river is cold: "), "without-prompt": ("", "the ri
 
 
 def windows(tokenizer: object, text: str, stride: int) -> list[list[int]]:
-    return tokenizer(text, truncation=True, max_length=WINDOW, stride=stride, return_overflowing_tokens=True)[
-        "input_ids"
-    ]
+    found = tokenizer(text, truncation=True, max_length=WINDOW, stride=stride, return_overflowing_tokens=True)
+    return found["input_ids"]
 
 
 def weights(found: list[list[int]], outside: int, stride: int) -> list[int]:
@@ -47,21 +46,15 @@ def mean(rows: list[torch.Tensor], counts: list[int]) -> list[float]:
     return rounded(table[0] if len(rows) == 1 else (table * np.array(counts)[:, None]).sum(axis=0) / sum(counts))
 
 
-def rounded(row: np.ndarray) -> list[float]:
-    return [round(float(number), 7) for number in row]
-
-
 def vectors(model: torch.nn.Module, ids: list[int]) -> dict[str, torch.Tensor]:
-    with torch.no_grad():
-        answer = model(input_ids=torch.tensor([ids]))
+    answer = model(input_ids=torch.tensor([ids]))
     found = {"cls": answer.last_hidden_state[0, 0], "mean": answer.last_hidden_state[0].mean(dim=0)}
     pooler = getattr(answer, "pooler_output", None)
     return found if pooler is None else found | {"pooler": pooler[0]}
 
 
 def probabilities(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([ids])).logits[0]
+    logits = model(input_ids=torch.tensor([ids])).logits[0]
     kind = model.config.problem_type
     if kind == "regression":
         return logits
@@ -116,9 +109,8 @@ def sentence(modules: list[torch.nn.Module], ids: list[int], prompt: int) -> tor
     features = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
     features |= {"token_type_ids": torch.zeros(1, len(ids), dtype=torch.long)}
     features |= {"prompt_length": 1 + prompt} if prompt else {}  # with [CLS]
-    with torch.no_grad():
-        for module in modules:
-            features = module(features)
+    for module in modules:
+        features = module(features)
     return features["sentence_embedding"][0]
 
 

@@ -7,12 +7,10 @@ an entailment classifier: `zero-shot/FAMILY/config.json` is the only file that d
 arguments of the pipeline and its answers, without `sequence`: it cuts a text that is too long, never the label.
 """
 
-import json
-
 import torch
 import transformers
 from checkpoints import CHECKPOINTS
-from files import GOLDEN, write_cases, write_json
+from files import GOLDEN, read_json, rounded, write_cases, write_json
 from make import WINDOW, tokenizer_of
 
 FIRST, LAST = ("ENTAILMENT", "neutral", "contradiction"), ("contradiction", "neutral", "entailment")
@@ -40,7 +38,7 @@ TEMPLATES = (None, "It is about {}!", "{}", "我爱{}。", "{{{0}}} is {0}")
 
 def make(family: str) -> None:
     source, folder = GOLDEN / f"{family}-labels", GOLDEN / "zero-shot" / family
-    config = json.loads((source / "config.json").read_text("utf-8"))
+    config = read_json(source / "config.json")
     config["id2label"] = dict(enumerate(FAMILIES[family]))
     config["label2id"] = {name: number for number, name in enumerate(FAMILIES[family])}
     write_json(folder / "config.json", config, indent=2)
@@ -62,7 +60,7 @@ def cases(pipeline: transformers.Pipeline) -> list[dict[str, object]]:
                 asked = {"candidate_labels": candidates, "multi_label": multi_label}
                 asked |= {} if template is None else {"hypothesis_template": template}
                 answer = pipeline(text, **asked)
-                scores = [round(score, 7) for score in answer["scores"]]
+                scores = rounded(answer["scores"])
                 found.append({"text": number, "parameters": asked, "labels": answer["labels"], "scores": scores})
     return found
 

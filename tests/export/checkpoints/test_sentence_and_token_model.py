@@ -1,23 +1,24 @@
-"""What sentence-transformers' files say of a vector is read as that library reads it, or refused by name."""
+"""What the files of sentence-transformers, ColBERT and BGE-M3 say of a vector is read as they read it, or refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packbert.model_export.__main__ import main
+from packbert.model_export.artifact.manifest import Side, checkpoint_files
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.describe import describe_checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from packbert.model_export.facts import ENCODER_CONFIG
 from packbert.model_export.sentence import SentenceModel, sentence_model
-from tests import sentence_transformers
-from tests.export.goldens import sentence_transformers_checkpoint
+from tests import multi_vectors, sentence_transformers
+from tests.export.goldens import edit, sentence_transformers_checkpoint, write_json
 from tests.paths import GOLDEN
 
 WIDTH = 32
+SETTINGS = {"stanford": "artifact.metadata", "pylate": "config_sentence_transformers.json"}
 MEAN = {
     "word_embedding_dimension": WIDTH,
     "pooling_mode_cls_token": False,
@@ -83,14 +84,6 @@ def read(folder: Path, **more: Any) -> SentenceModel:
     return sentence_model(Checkpoint(folder), WIDTH, **more)
 
 
-def write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content), "utf-8")
-
-
-def change(path: Path, **more: Any) -> None:
-    write(path, json.loads(path.read_text("utf-8")) | more)
-
-
 @pytest.mark.parametrize(
     ("pooling", "modes", "output"),
     [
@@ -123,7 +116,7 @@ def test_without_modules_it_is_cls() -> None:
 
 def test_a_classifiers_folder_has_no_vectors_of_its_own(tmp_path: Path) -> None:
     one = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN, ("Transformer", "LogitScore"))
-    write(one.folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    write_json(one.folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     assert read(one.folder).pooling == "cls"
 
 
@@ -133,7 +126,7 @@ def test_a_module_that_is_not_computed_is_refused_or_left_out(tmp_path: Path, ca
     folder = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN, modules).folder
     for path, content in configs.items():
         (folder / path).parent.mkdir(exist_ok=True)
-        write(folder / path, content)
+        write_json(folder / path, content)
     with pytest.raises(ExportError, match=sentence):
         read(folder)
     found = read(folder, without_modules=True)
@@ -178,7 +171,7 @@ def test_damaged_files_are_refused(tmp_path: Path, case: str) -> None:
 )
 def test_a_weight_of_another_shape_or_none_is_refused(tmp_path: Path, stated: dict[str, Any], sentence: str) -> None:
     folder = sentence_transformers.checkpoint("dense", tmp_path / "checkpoint")
-    change(folder / "2_Dense" / "config.json", **stated)
+    edit(folder / "2_Dense" / "config.json", **stated)
     with pytest.raises(ExportError, match=sentence):
         read(folder)
 
@@ -202,16 +195,16 @@ def test_the_length_limit_is_max_seq_length_before_the_tokenizers(
     tmp_path: Path, stated: int | None, own: int, expected: int
 ) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
-    write(folder / "sentence_bert_config.json", {"max_seq_length": stated})
-    change(folder / "tokenizer_config.json", model_max_length=own)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": stated})
+    edit(folder / "tokenizer_config.json", model_max_length=own)
     assert export(folder, tmp_path / "artifact").max_tokens == expected
 
 
 @pytest.mark.parametrize(("lowers", "count"), [(True, 1), (False, 0)])
 def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Path, lowers: bool, count: int) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
-    change(folder / "tokenizer_config.json", do_lower_case=False)
-    write(folder / "sentence_bert_config.json", {"do_lower_case": lowers})
+    edit(folder / "tokenizer_config.json", do_lower_case=False)
+    write_json(folder / "sentence_bert_config.json", {"do_lower_case": lowers})
     export(folder, tmp_path / "artifact")
     written = (tmp_path / "artifact" / "cpu" / "tokenizer.json").read_text("utf-8")
     assert written.count('"Lowercase"') == count
@@ -221,7 +214,7 @@ def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Pat
 def test_options_of_loading_that_change_an_answer_are_refused_by_name(tmp_path: Path, of_classifier: bool) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
     if of_classifier:
-        write(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+        write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     for options, named in (
         ({"tokenizer_args": {"do_lower_case": False}}, "do_lower_case to False"),
         ({"processor_kwargs": {"model_max_length": 8}}, "model_max_length to 8"),
@@ -229,11 +222,11 @@ def test_options_of_loading_that_change_an_answer_are_refused_by_name(tmp_path: 
         ({"processing_kwargs": {"text": {"add_special_tokens": False}}}, "add_special_tokens to False"),
         ({"query_length": 6}, "query_length to 6"),
     ):
-        write(folder / "sentence_bert_config.json", options)
+        write_json(folder / "sentence_bert_config.json", options)
         with pytest.raises(ExportError, match=rf"sentence_bert_config\.json sets {named}, which is not applied here"):
             read(folder)
     kept = {"attn_implementation": "sdpa", "add_pooling_layer": False}
-    write(folder / "sentence_bert_config.json", {"model_args": kept, "tokenizer_args": None, "config_args": {}})
+    write_json(folder / "sentence_bert_config.json", {"model_args": kept, "tokenizer_args": None, "config_args": {}})
     assert read(folder).pooling == ("cls" if of_classifier else "mean")
 
 
@@ -241,17 +234,17 @@ def test_options_of_loading_that_change_an_answer_are_refused_by_name(tmp_path: 
 def test_the_limit_is_read_under_the_names_of_all_versions(tmp_path: Path, family: str) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
     (folder / "sentence_bert_config.json").unlink()
-    write(folder / f"sentence_{family}_config.json", {"max_seq_length": 17})
+    write_json(folder / f"sentence_{family}_config.json", {"max_seq_length": 17})
     assert Checkpoint(folder).files[ENCODER_CONFIG] == {"max_seq_length": 17}
 
 
 def test_a_crossencoders_default_prompt_is_refused_with_a_solution(tmp_path: Path) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
     settings = {"model_type": "CrossEncoder", "prompts": {"ask": "ask: "}, "default_prompt_name": "ask"}
-    write(folder / "config_sentence_transformers.json", settings)
+    write_json(folder / "config_sentence_transformers.json", settings)
     with pytest.raises(ExportError, match="'ask: ' is not added to pairs here: remove it there, and send the prompt"):
         read(folder)
-    write(folder / "config_sentence_transformers.json", settings | {"prompts": {"ask": ""}})
+    write_json(folder / "config_sentence_transformers.json", settings | {"prompts": {"ask": ""}})
     assert read(folder).pooling == "cls"
 
 
@@ -260,8 +253,50 @@ def test_the_old_layout_is_read_and_keeps_the_checkpoints_name(tmp_path: Path, r
     folder = sentence_transformers.checkpoint("old-layout", tmp_path / "checkpoint")
     assert not (folder / "config.json").exists()
     if root is not None:  # sentence-transformers before 2.0 wrote one of its own
-        write(folder / "config.json", root)
+        write_json(folder / "config.json", root)
     one = Checkpoint(folder)
     assert (one.name, one.folder) == ("checkpoint", folder / "0_Transformer")
     assert one.files[ENCODER_CONFIG]["max_seq_length"] == 32
     assert not describe_checkpoint(folder).refused
+
+
+def test_the_sides_of_a_colbert_are_in_the_manifest(tmp_path: Path) -> None:
+    source = multi_vectors.checkpoint("stanford", tmp_path / "checkpoint")
+    edit(source / SETTINGS["stanford"], ["doc_maxlen"], mask_punctuation=False)
+    manifest = export(source, tmp_path / "artifact")
+    zero, one = 23, 24  # the ids of its markers
+    assert manifest.sides == {
+        "query": Side(max_tokens=23, marker=(zero,), fills=True),
+        "document": Side(max_tokens=143, marker=(one,)),  # 220 in ColBERT, and this model has 144 positions
+    }
+    assert (manifest.max_tokens, manifest.embedding.pooling, manifest.embedding.dimensions) == (144, "multi", 12)
+    assert manifest.verification["multi_max_abs_error"] < 1e-5
+    assert "multi" in str(describe_checkpoint(source))
+
+
+def test_bge_m3s_weights_are_verified_and_its_files_are_the_checkpoints(tmp_path: Path) -> None:
+    source = multi_vectors.checkpoint("bge-m3", tmp_path / "checkpoint")
+    assert {"colbert_linear.pt", "sparse_linear.pt"} <= {path.name for path in checkpoint_files(source)}
+    manifest = export(source, tmp_path / "artifact")
+    assert {"multi", "token_weights", "sparse"} <= {*manifest.heads}
+    assert manifest.sparse == "token_weights"
+    assert (manifest.embedding.pooling, manifest.embedding.normalize) == ("cls", True)
+    assert manifest.verification["token_weights_max_abs_error"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("stanford", {"query_maxlen": "32"}, "sets query_length to '32'; it must be a value like 32"),
+        ("stanford", {"doc_maxlen": 2}, "sets document_length to 2; it must be a value like 180"),
+        ("stanford", {"similarity": "l2"}, "sets similarity to 'l2'; only 'cosine' is computed"),
+        ("stanford", {"doc_token_id": "[unused1]"}, r"marks texts with '\[unused1\]', and its tokenizer has no such"),
+        ("pylate", {"query_length": 10}, "filled up to 10 tokens .* in family modernbert that is computed up to 9"),
+    ],
+)
+def test_what_is_not_computed_is_refused(name: str, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    source = multi_vectors.checkpoint(name, tmp_path / "checkpoint")
+    edit(source / SETTINGS[name], **settings)
+    with pytest.raises(ExportError, match=message):
+        export(source, tmp_path / "artifact")
+    assert not (tmp_path / "artifact" / "cpu").exists()

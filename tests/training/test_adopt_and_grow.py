@@ -1,6 +1,8 @@
-"""A start model gets the body of a sentence-transformer and the vocabulary of a finished model."""
+"""A start model: a sentence-transformer's body with a finished model's vocabulary, or a finished model made larger."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +11,19 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from tests.paths import SAMPLE
+from training.data.larger_vocabulary import enlarge_vocabulary
 from training.data.vocabulary import is_chinese
-from training.model.adopt import HEADS, adopt, associate, split
-from training.model.grow import BIAS, WORDS
+from training.model.adopt import HEADS, adopt, associate
+from training.model.grow import BIAS, WORDS, grow
 from training.model.shape import read_config, write_config
+from training.run.recipe import SHAPE
 
 HIDDEN, INNER = 8, 16
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "water", "the", "in", "##teresting", "a", "##b"]
 ENGLISH = ["the cat", "a cat", "the dog", "a dog", "the water", "a water"]
 CHINESE = ["猫", "这猫", "狗", "这狗", "水", "这水"]
+SIZE = SHAPE.vocabulary_size  # of a first run; the bundled model's later pieces were added to it
+ADDED = 12
 Folders = tuple[Path, Path]
 
 
@@ -90,17 +96,60 @@ def test_a_word_of_every_sentence_goes_with_no_character(vocabulary: dict[str, i
         assert weights[list(pieces).index(vocabulary["."])] == 0.0
 
 
-def test_a_piece_is_split_into_the_longest_pieces_or_none() -> None:
-    known = {"in": 0, "##ter": 1, "##t": 2, "##er": 3, "##b": 4}
-    assert split("inter", vocabulary=known) == [0, 1]
-    assert split("##terb", vocabulary=known) == [1, 4]
-    assert split("inx", vocabulary=known) == []
-    assert split("x", vocabulary=known) == []
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model with the vocabulary of a first run."""
+    folder = shutil.copytree(SAMPLE, tmp_path_factory.mktemp("start") / "model")
+    content = json.loads((SAMPLE / "tokenizer.json").read_text("utf-8"))
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {piece: number for piece, number in vocabulary.items() if number < SIZE}
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    weights = load_file(SAMPLE / "model.safetensors")
+    weights |= {name: np.ascontiguousarray(weights[name][:SIZE]) for name in (WORDS, BIAS)}
+    save_file(weights, folder / "model.safetensors")
+    write_config(replace(read_config(SAMPLE / "config.json"), vocabulary_size=SIZE), path=folder / "config.json")
+    return folder
 
 
-def test_the_start_model_has_the_configuration_of_the_recipe_that_continues_it(
-    folders: Folders, tmp_path: Path
+@pytest.fixture(scope="module")
+def smaller(start: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(start / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def larger(corpus: Path, smaller: Tokenizer) -> Tokenizer:
+    return enlarge_vocabulary(smaller, corpus=sorted(corpus.iterdir()), size=SIZE + ADDED)
+
+
+def test_the_old_pieces_keep_their_ids_and_names_come_first(smaller: Tokenizer, larger: Tokenizer) -> None:
+    assert all(larger.id_to_token(number) == smaller.id_to_token(number) for number in range(SIZE))
+    assert larger.get_vocab_size() == SIZE + ADDED
+    bundled, added = Tokenizer.from_file(str(SAMPLE / "tokenizer.json")), range(SIZE, SIZE + ADDED)
+    assert [bundled.id_to_token(number) for number in added] == [larger.id_to_token(number) for number in added]
+    first = larger.id_to_token(SIZE)
+    assert len(smaller.encode(first, add_special_tokens=False).ids) > 1
+    assert larger.encode(first, add_special_tokens=False).ids == [SIZE]
+
+
+def test_a_corpus_with_too_few_words_is_refused(corpus: Path, smaller: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="words that are no pieces"):
+        enlarge_vocabulary(smaller, corpus=sorted(corpus.iterdir()), size=SIZE + 10_000)
+
+
+def test_layers_are_copies_and_new_rows_are_means(
+    start: Path, smaller: Tokenizer, larger: Tokenizer, tmp_path: Path
 ) -> None:
-    shape = read_config(folders[1] / "config.json")
-    write_config(shape, path=tmp_path / "config.json")
-    assert (tmp_path / "config.json").read_bytes() == (folders[1] / "config.json").read_bytes()
+    before = read_config(start / "config.json")
+    layers = before.layers + 2
+    grow(start, larger=larger, layers=layers, output=tmp_path)
+    old, new = load_file(start / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    shape = read_config(tmp_path / "config.json")
+    assert (shape.layers, shape.vocabulary_size) == (layers, SIZE + ADDED)
+    name = "bert.encoder.layer.{}.attention.self.query.weight"
+    for layer in range(layers):
+        assert np.array_equal(new[name.format(layer)], old[name.format(layer * before.layers // layers)])
+    assert np.array_equal(new[WORDS][:SIZE], old[WORDS])
+    ids = smaller.encode(larger.id_to_token(SIZE), add_special_tokens=False).ids
+    mean = old[WORDS][ids].astype(np.float32).mean(0)
+    assert np.allclose(new[WORDS][SIZE], mean, atol=1e-3)
+    assert new[BIAS].shape == (shape.vocabulary_size,)

@@ -1,4 +1,4 @@
-"""The names of the library, and the service beside a user's own packages `service` and `model_export`."""
+"""The library, its commands without the packages of their extras, and both beside packages `service` of a user."""
 
 import os
 import subprocess
@@ -14,6 +14,8 @@ from tests import paths
 from tests.package.installed import as_vectors, embed_by_library, make_foreign_packages
 from tests.serving import running
 
+WITHOUT = "import sys; sys.modules[{module!r}] = None; sys.argv = ['packbert', {name!r}]; "
+WITHOUT += "from packbert.commands import main; raise SystemExit(main())"
 TEXTS = ["my dog is hairy", "it rains"]
 
 
@@ -50,3 +52,25 @@ def test_the_names_of_the_library_are_loaded_when_they_are_used() -> None:
     script = "import sys; from packbert import Client; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"fastapi", "onnxruntime", "tokenizers", "pyarrow"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [("serve", "pydantic", "service"), ("export", "ml_dtypes", "export"), ("client", "httpx", "client")],
+)
+def test_a_command_says_which_package_is_missing(name: str, module: str, extra: str) -> None:
+    program = WITHOUT.format(module=module, name=name)
+    ended = subprocess.run([sys.executable, "-c", program], cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"packbert {name}: {module}")
+    assert ended.stderr.endswith(f" is not installed here; install packbert with the extra {extra!r}\n")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 0), (["--help"], 0), (["--version"], 0), (["surve"], 2)])
+def test_the_command_shows_its_usage(words: list[str], code: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "packbert", *words], cwd=paths.ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == code
+    assert "packbert" in (ended.stderr if code else ended.stdout)

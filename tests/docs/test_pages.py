@@ -1,4 +1,4 @@
-"""The pages are short, the Chinese ones follow the English ones, and each term has one translation."""
+"""Pages are short, the Chinese ones follow the English ones, and links and paths that a page names lead somewhere."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ PAIRS = [(page, page.with_suffix(".zh.md")) for page in TRANSLATED if not page.n
 PAIRS.append((ROOT / "README.md", ROOT / "README.zh-CN.md"))
 CONFIGURATION = re.compile(r"^ *```(?:nginx|haproxy|yaml)\n.*?```", re.MULTILINE | re.DOTALL)
 SHORTENED = {"fleet.md"}  # in Chinese its conclusions alone
-HEADING = re.compile(r"^(#+) ", re.MULTILINE)
+LEVEL = re.compile(r"^(#+) ", re.MULTILINE)
 TERM = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ", re.MULTILINE)
 OTHER_WORDS = {  # term of the glossary -> other translations of it, which no Chinese page uses
     "token": ("令牌", "标记符", "记号", "词符"),
@@ -39,16 +39,22 @@ OTHER_WORDS = {  # term of the glossary -> other translations of it, which no Ch
 }
 CHINESE = [*(chinese for _, chinese in PAIRS), SAMPLE / "README.zh-CN.md", DOCS / "reference" / "glossary.md"]
 PAGE_TEXTS = ROOT / "service" / "http" / "page" / "static" / "texts" / "zh.js"
+DESIGN = sorted([ROOT / "ARCHITECTURE.md", *(DOCS / "design").glob("*.md"), *(DOCS / "contribute").glob("*.md")])
+OTHERS = ("SECURITY.md", "CHANGELOG.md", "examples/README.md", "deploy/ray/README.md", "training/README.md")
+BENCHMARKS = [ROOT / "benchmarks" / "README.md", *(ROOT / "benchmarks" / "results").glob("*.md")]
+LINKED = sorted({*pages(), *DESIGN, *BENCHMARKS, *(ROOT / name for name in OTHERS)})
+BASES = (ROOT, ROOT / "service", ROOT / "model_export", ROOT / "tests", ROOT / "service" / "http")
+FOLDERS = {entry.name for base in BASES for entry in base.iterdir() if entry.is_dir()}
+PATH = re.compile(r"`([a-z_]+/[\w/.-]*[\w/])(?:::\w+)?`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+NEW = {"service/tasks/distinct.py"}  # the file of the worked example
 
 
-@pytest.mark.parametrize("name", MOST_WORDS)
-def test_a_page_is_short_enough_to_be_read_to_its_end(name: str) -> None:
-    assert len((ROOT / name).read_text("utf-8").split()) <= MOST_WORDS[name]
-
-
-@pytest.mark.parametrize("name", MOST_LINES)
-def test_the_readme_has_few_lines(name: str) -> None:
-    assert (ROOT / name).read_text("utf-8").count("\n") <= MOST_LINES[name]
+def test_pages_are_short_enough_to_be_read_to_their_end() -> None:
+    assert {name for name, most in MOST_WORDS.items() if len((ROOT / name).read_text("utf-8").split()) > most} == set()
+    assert {name for name, most in MOST_LINES.items() if (ROOT / name).read_text("utf-8").count("\n") > most} == set()
 
 
 @pytest.mark.parametrize(("english", "chinese"), PAIRS, ids=lambda page: page.stem)
@@ -57,10 +63,9 @@ def test_a_chinese_page_has_the_english_sections_commands_and_programs(english: 
         assert chinese.exists()
         return
     texts = [page.read_text("utf-8") for page in (english, chinese)]
-    assert HEADING.findall(texts[1]) == HEADING.findall(texts[0])
     assert commands_of(chinese) == commands_of(english)
-    assert PROGRAM.findall(texts[1]) == PROGRAM.findall(texts[0])
-    assert CONFIGURATION.findall(texts[1]) == CONFIGURATION.findall(texts[0])
+    for part in (LEVEL, PROGRAM, CONFIGURATION):
+        assert part.findall(texts[1]) == part.findall(texts[0])
     asked = [[(one.model, one.command, one.answer) for one in requests_of(page)] for page in (english, chinese)]
     assert asked[1] == asked[0]
 
@@ -95,3 +100,41 @@ def test_the_pages_avoid_sentences_that_readers_stumbled_over() -> None:
         "only if they differ, the files",
     )
     assert [(page.name, one) for page in pages() for one in worst if one in page.read_text("utf-8")] == []
+
+
+def exists(name: str) -> bool:
+    return any((base / f"{name}{suffix}").exists() for base in BASES for suffix in ("", ".py", ".json"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as GitHub and the site make them into anchors."""
+    headings = HEADING.findall(FENCED.sub("", page.read_text("utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def leads_somewhere(link: str, page: Path) -> bool:
+    """In the Chinese site too, where a page that is not translated links to the translation of another."""
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    translated = target.with_suffix(".zh.md")
+    is_in_both = DOCS in page.parents and not page.with_suffix(".zh.md").exists() and translated.exists()
+    reached = [target, translated] if is_in_both else [target]
+    return target.exists() and (not anchor or all(anchor in anchors(one) for one in reached))
+
+
+@pytest.mark.parametrize("page", DESIGN, ids=lambda page: page.stem)
+def test_every_path_exists(page: Path) -> None:
+    named = {name for name in PATH.findall(page.read_text("utf-8")) if name.split("/")[0] in FOLDERS}
+    assert sorted(name for name in named - NEW if not exists(name)) == []
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    links = [link for link in LINK.findall(page.read_text("utf-8")) if "://" not in link]
+    assert [link for link in links if not leads_somewhere(link, page)] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if not page.name.endswith(".zh.md")}
+    assert listed == written

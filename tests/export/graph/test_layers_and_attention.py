@@ -1,4 +1,4 @@
-"""attention.onnx: the encoder's own probabilities, from the encoder's own weights."""
+"""layers.onnx is the graph of the model with more outputs; attention.onnx computes probabilities of its own weights."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,12 +8,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from packbert.model_export.artifact.batch import Tokens, pack, split
+from packbert.model_export.artifact.batch import LAST, Tokens, graph_outputs, pack, split
 from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
+from packbert.model_export.export import export
 from tests.export.goldens import Artifact, open_session
+from tests.paths import GOLDEN
 
 AFTER_SOFTMAX = 3  # mode of the operator's fourth output
-CHECKPOINTS = ["bert", "albert", "sample"]
+EACH = [(name, precision) for name in ("bert", "albert", "sample") for precision in ("fp32", "int8")]
 
 
 def encoder_with_probabilities(artifact: Artifact) -> tuple[ort.InferenceSession, list[str]]:
@@ -35,8 +37,7 @@ def encoder_with_probabilities(artifact: Artifact) -> tuple[ort.InferenceSession
     return session, names
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", CHECKPOINTS)
+@pytest.mark.parametrize(("name", "precision"), EACH)
 def test_the_probabilities_are_those_that_the_encoder_uses(
     name: str, precision: str, exported: Callable[..., Artifact]
 ) -> None:
@@ -67,8 +68,7 @@ def initializers(model: Path) -> Sequence[onnx.TensorProto]:
     return found
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", CHECKPOINTS)
+@pytest.mark.parametrize(("name", "precision"), EACH)
 def test_its_weights_are_those_of_the_encoder_in_the_same_file(
     name: str, precision: str, exported: Callable[..., Artifact]
 ) -> None:
@@ -85,3 +85,36 @@ def test_its_weights_are_those_of_the_encoder_in_the_same_file(
     assert sorted(file.name for file in artifact.folder.iterdir()) == sorted(
         ["manifest.json", *artifact.manifest.files]
     )
+
+
+def check_layers(folder: Path, layers: int) -> None:
+    model, further = (onnx.load(folder / name, load_external_data=False) for name in (MODEL, LAYERS))
+    added = graph_outputs((LAST, *range(layers)))
+    assert {one.name for one in further.graph.output[len(model.graph.output) :]} == added
+    assert added.isdisjoint(one.name for one in model.graph.output)
+    del further.graph.output[len(model.graph.output) :]
+    offsets = further.graph.initializer.pop()
+    assert (offsets.name, offsets.dims[0]) == ("hidden_offsets", layers + 1)
+    assert further == model
+
+
+@pytest.mark.parametrize(("name", "precision"), EACH)
+def test_the_graph_of_layers_is_the_model_with_the_states_as_outputs(
+    name: str, precision: str, exported: Callable[..., Artifact]
+) -> None:
+    artifact = exported(name, precision)
+    check_layers(artifact.folder, artifact.manifest.sizes["layers"])
+
+
+def test_the_graph_of_layers_names_the_packed_weights_too(tmp_path: Path) -> None:
+    manifest = export(GOLDEN / "bert", tmp_path, prepacked=True)
+    check_layers(tmp_path / "cpu", manifest.sizes["layers"])
+    weights = onnx.load(tmp_path / "cpu" / LAYERS, load_external_data=False).graph.initializer
+    assert any(entry.key.startswith("prepacked") for one in weights for entry in one.external_data)
+
+
+def test_an_fp16_graph_gives_states_in_fp16(tmp_path: Path) -> None:
+    export(GOLDEN / "bert", tmp_path, precision="fp16", device="cuda")
+    graph = onnx.load(tmp_path / "cuda" / LAYERS, load_external_data=False).graph
+    types = {one.name: one.type.tensor_type.elem_type for one in graph.output}
+    assert (types["hidden.0"], types["hidden_offsets"]) == (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT)
