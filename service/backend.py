@@ -11,10 +11,8 @@ from .errors import SHUTTING_DOWN
 from .observability.metrics import Metrics
 from .observability.start import start_tracing
 from .scheduling.batcher import Batcher
-from .scheduling.queue import BULK_SHARE
 from .settings import Settings
-from .tasks.defaults import embedding_defaults, root_task, scorer
-from .tasks.flow import Limits, Tasks
+from .tasks.flow import Tasks
 from .tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -112,20 +110,5 @@ class Backend:
         return self.engine.info() | {"mask_token": self.tokenizer.mask_token, "workers": self.settings.workers}
 
     def _serve_tasks(self) -> None:
-        settings = self.settings
-        limits = Limits(
-            max_inputs=settings.max_inputs,
-            truncate=settings.truncate,
-            special_tokens=settings.special_tokens,
-            max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
-        )
-        manifest = self.artifact.manifest
-        self.tasks = Tasks(
-            manifest=manifest,
-            tokenizer=self.tokenizer,
-            queue=self.queue,
-            limits=limits,
-            embedding=embedding_defaults(manifest, settings),
-            scorer=scorer(manifest, by_cosine=settings.rerank == "cosine"),
-            root_task=root_task(manifest, settings),
-        )
+        manifest, settings = self.artifact.manifest, self.settings
+        self.tasks = Tasks(manifest=manifest, tokenizer=self.tokenizer, queue=self.queue, settings=settings)

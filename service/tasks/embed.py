@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ..artifact import Manifest
 from ..errors import Invalid, NoSuchHead, ServiceError
-from ..tokenization.encoding import EncodeOptions, PromptedTexts, Texts, TokenIds
+from ..tokenization.chunks import Chunks, TextChunk
+from ..tokenization.encoding import EncodeOptions, PromptedTexts, TokenIds
 from ..tokenization.windows import WindowsReader
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
@@ -45,19 +46,12 @@ async def embed_texts(
     prompted, prompt = prepend_prompt(tasks, texts, request)
     if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
         options = await _options_without(tasks, prompt, tasks.reading(request, options))
-    if isinstance(request, WindowFields) and asks_for_windows(request, request):
-        windows = await read_windows(tasks, prompted, request, tasks.reading(request, options), prompt=prompt)
-        return Task(partial(tasks.tokenizer.start, windows), partial(_answer, tasks, request, pooling, windows))
-    chunks = partial(tasks.chunks, prompted, request, options, beside=beside)
-    return Task(chunks, partial(_answer, tasks, request, pooling, None))
+    chunks = await read_texts(tasks, prompted, request, options, prompt=prompt, beside=beside)
+    return Task(chunks, partial(_answer, tasks, request, pooling))
 
 
-async def _answer(
-    tasks: Tasks, request: EmbeddingFields, pooling: str, windows: WindowsReader | None, result: TaskResult
-) -> Floats:
-    defaults, vectors = tasks.embedding, [row[pooling][0] for row in result.rows]
-    if windows is not None:
-        vectors = await combine_windows(windows, result, vectors, mean)
+async def _answer(tasks: Tasks, request: EmbeddingFields, pooling: str, result: TaskResult) -> Floats:
+    defaults, vectors = tasks.embedding, await join_windows(result, [row[pooling][0] for row in result.rows])
     kept = defaults.kept_dimensions if pooling == defaults.pooling and request.dimensions is None else None
     if kept is not None and request.normalize is not None:  # cut, then scaled, if the request says so
         request = request.model_copy(update={"dimensions": kept})
@@ -135,13 +129,11 @@ def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
         routes = "/embed and /embed_all have" if pooling == "none" else "/embed has"
         message = f"pooling {pooling} gives a vector for each token: {routes} it, this route does not"
         raise Invalid(message, code="pooling")
-    if pooling not in tasks.manifest.heads:
-        if pooling == "sentence":
-            own = tasks.manifest.embedding.pooling
-            raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
-        raise tasks.no_head(pooling)
-    width = int(tasks.manifest.outputs[pooling].shape[-1])
-    check_dimensions(request, width)
+    if pooling == "sentence" and pooling not in tasks.manifest.heads:
+        own = tasks.manifest.embedding.pooling
+        raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
+    tasks.require_head(pooling)
+    check_dimensions(request, int(tasks.manifest.outputs[pooling].shape[-1]))
     return pooling
 
 
@@ -174,9 +166,9 @@ async def _options_without(tasks: Tasks, prompt: str, options: EncodeOptions) ->
     return replace(options, pooled_from=len(alone) - 1)
 
 
-def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
+def asks_for_windows(request: TruncationFields) -> bool:
     """Whether texts are read as windows. Raises Invalid if they are also to be cut."""
-    if fields.long is None and fields.stride is None:
+    if not isinstance(request, WindowFields) or (request.long is None and request.stride is None):
         return False
     if request.truncate not in (None, False, "NONE"):
         message = "truncate: true cuts a text that is too long, and long: windows (or a stride) reads all of it"
@@ -184,24 +176,45 @@ def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
     return True
 
 
-async def read_windows(
-    tasks: Tasks, texts: Texts, fields: WindowFields, options: EncodeOptions, *, prompt: str = ""
-) -> WindowsReader:
-    """Windows, each of which begins with the prompt, as every text does, and counts as an input."""
+async def read_texts(
+    tasks: Tasks,
+    texts: Sequence[Any],
+    request: TruncationFields,
+    options: EncodeOptions,
+    *,
+    prompt: str = "",
+    beside: int = 0,
+) -> Callable[[], TextChunk | Chunks]:
+    """Reads the texts whole, as `Tasks.chunks`, or as windows if the request asks for these.
+
+    Each window begins with the prompt, as every text does, and counts as an input.
+    """
+    if not asks_for_windows(request):
+        return partial(tasks.chunks, texts, request, options, beside=beside)
     size = 0
     if prompt:
-        (alone,) = await tasks.tokenizer.encode([prompt], replace(options, spans=True), "right")
+        (alone,) = await tasks.tokenizer.encode([prompt], replace(tasks.reading(request, options), spans=True), "right")
         size = int((alone.spans[:, 0] >= 0).sum())  # without the special tokens around it
     tasks.check_count(texts)
-    most = tasks.limits.max_inputs
-    return tasks.tokenizer.window_reader(texts, options, stride=fields.stride, prompt=size, most=most)
+    stride, most = cast(WindowFields, request).stride, tasks.settings.max_inputs
+    return tasks.reader(WindowsReader, texts, request, options, asked_stride=stride, prompt=size, most=most)
 
 
-async def combine_windows(
-    windows: WindowsReader, result: TaskResult, answers: Sequence[Floats], combine: Combine
-) -> list[Floats]:
-    """The answer of each text, from the answers of all windows; the answer of a single window stays as it is."""
-    added, own = np.array(windows.added, np.int64), windows_of_texts(result)
+def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
+    """[...] of [windows, ...], in float64 weighted by the tokens that each window adds; then as it was."""
+    return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
+
+
+def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG001
+    """[...] of [windows, ...]."""
+    return np.asarray(answers.max(axis=0))
+
+
+async def join_windows(result: TaskResult, answers: list[Floats], combine: Combine = mean) -> list[Floats]:
+    """The answer of each text, from those of its windows; the answers of texts that are read whole stay as they are."""
+    if not result.sequences[0].added:
+        return answers
+    added, own = np.array([one.added for one in result.sequences], np.int64), windows_of_texts(result)
     return [
         answers[one.start] if one.stop - one.start == 1 else combine(np.stack(answers[one]), added[one])
         async for one in in_turns(own)
@@ -213,16 +226,6 @@ def windows_of_texts(result: TaskResult) -> list[slice]:
     result.windows = np.bincount(result.owners).tolist()
     ends = np.cumsum(result.windows).tolist()
     return list(map(slice, [0, *ends[:-1]], ends))
-
-
-def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
-    """[...] of [windows, ...], in float64 weighted by the tokens that each window adds; then as it was."""
-    return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
-
-
-def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG001
-    """[...] of [windows, ...]."""
-    return np.asarray(answers.max(axis=0))
 
 
 async def similarity(tasks: Tasks, request: SimilarityRequest) -> Task:

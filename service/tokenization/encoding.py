@@ -6,7 +6,7 @@ Plain functions around the tokenizers library.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ T = TypeVar("T")
 Text = str | tuple[str, str]
 Texts = Sequence[Text]
 Direction = Literal["right", "left"]  # the side of a text that is cut off
-# A request of so few texts and characters is tokenized on the event loop, in under 1 ms; a thread would add 0.1 ms.
-INLINE_TEXTS, INLINE_CHARACTERS = 32, 1000  # a text takes 10 to 50 us beside its characters
+INLINE_CHARACTERS = 1000  # are tokenized on the event loop, in under 1 ms; a thread would add 0.1 ms
 NO_SPANS = np.empty((0, 2), np.int32)
 PANIC = "PanicException"  # of the tokenizers library: a BaseException, whose class cannot be imported
 log = logging.getLogger("service")
@@ -40,6 +39,7 @@ class EncodeOptions:
     masks: bool = False  # parse mask tokens and return their positions
     special_tokens: bool = False  # read all special tokens in a text as such
     spans: bool = False
+    words: bool = False
     pooled_from: int = 0  # as Tokens.pooled_from: the tokens of a prompt that pooling leaves out
     layers: tuple[int, ...] = ()  # as Tokens.layers
     side: Side | None = None  # of a model with vectors of tokens
@@ -52,6 +52,8 @@ class EncodedText(Tokens):
     truncated: bool
     empty: bool  # the text, or a side of the pair, has no tokens of its own: also if all characters are zero-width
     spans: Ints  # [length, 2] first and end character of each token, -1 for special tokens; NO_SPANS if not asked for
+    words: tuple[slice, ...] = ()  # the tokens of each word, if asked for; special tokens belong to none
+    added: int = 0  # of a window: its tokens that the window before it does not have
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +66,7 @@ class PromptedTexts(Sequence[Text]):
     def __len__(self) -> int:
         return len(self.texts)
 
-    @overload
-    def __getitem__(self, at: int) -> Text: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> "PromptedTexts": ...
-
-    def __getitem__(self, at: int | slice) -> "Text | PromptedTexts":
+    def __getitem__(self, at: Any) -> Any:  # an index or a slice
         if isinstance(at, slice):
             return PromptedTexts(self.prompt, self.texts[at])
         text = self.texts[at]
@@ -79,11 +75,6 @@ class PromptedTexts(Sequence[Text]):
 
 class TokenIds(list[list[int]]):
     """The ids of sequences, which a client sends in the place of texts."""
-
-
-def is_short(sizes: Sequence[int], most: int = INLINE_CHARACTERS) -> bool:
-    """Whether items of these sizes, characters if not said otherwise, are worked on at once on the event loop."""
-    return len(sizes) <= INLINE_TEXTS and sum(sizes) <= most
 
 
 def measure_bytes(texts: Texts, sizes: Sequence[int]) -> list[int]:
@@ -164,14 +155,16 @@ def to_encoded_text(
     """The tokens of `encoding`, which has the special tokens; all but `limit` are cut off, on the left or the right."""
     special = encoding.special_tokens_mask
     empty = not {0, 1} <= set(encoding.sequence_ids) if encoding.n_sequences > 1 else all(special)
-    ids, types, spans = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32), NO_SPANS
+    cut, unattended = max(0, len(encoding) - limit), 0
+    kept = _kept_positions(encoding, limit, left=left) if cut else slice(None)
+    ids, types = np.array(encoding.ids, np.int32)[kept], np.array(encoding.type_ids, np.int32)[kept]
+    spans, words = NO_SPANS, tuple[slice, ...]()
     if options.spans:
         spans = np.array(encoding.offsets, np.int32)
         spans[np.array(special, bool)] = -1
-    cut, unattended = max(0, len(ids) - limit), 0
-    if cut:
-        kept = _kept_positions(encoding, limit, left=left)
-        ids, types, spans = ids[kept], types[kept], spans[kept] if options.spans else spans
+        spans = spans[kept]
+    if options.words:
+        words = find_words(np.where(special, -1, numbers(encoding.word_ids))[kept])
     if (side := options.side) is not None:  # of ColBERT: a marker after [CLS], and masks up to a fixed length
         filler = np.full(side.max_tokens - len(ids) if side.fills else 0, mask_id, np.int32)
         ids = np.concatenate([ids[:1], np.array(side.marker, np.int32), ids[1:], filler])
@@ -189,6 +182,7 @@ def to_encoded_text(
         truncated=cut > 0,
         empty=empty,
         spans=spans,
+        words=words,
     )
 
 
@@ -220,3 +214,23 @@ def _pooled_from(first: int, cut: int, length: int) -> int:
 def numbers(values: Sequence[int | None]) -> Ints:
     """-1 for None."""
     return np.array([-1 if value is None else value for value in values], np.int32)
+
+
+def find_words(words: Ints) -> tuple[slice, ...]:
+    """The tokens of each word, in order; `words` as of `word_runs`.
+
+    A word is what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, if the
+    tokenizer splits them.
+    """
+    firsts, ends = word_runs(words)
+    found = words[firsts] >= 0
+    return tuple(map(slice, firsts[found].tolist(), ends[found].tolist()))
+
+
+def word_runs(words: Ints) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The first token of each word, and the end behind its last token.
+
+    `words` [length] is equal for the tokens of a word, -1 for a token that belongs to none and is a run of its own.
+    """
+    firsts = np.flatnonzero(np.append(True, (words[1:] != words[:-1]) | (words[1:] < 0)))
+    return firsts, np.append(firsts[1:], len(words))

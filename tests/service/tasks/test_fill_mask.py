@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def tasks(bert_artifact: Path) -> Tasks:
 
 
 def test_passes_may_cost_as_much_as_the_queue_takes_and_no_more(tasks: Tasks) -> None:
-    most = tasks.limits.max_tokens
+    most = tasks.max_tokens
     check_cost(tasks, 3, most, "send less")
     with pytest.raises(TooLarge, match=rf"3 passes of the model with {most + 1} tokens in all"):
         check_cost(tasks, 3, most + 1, "send less")
@@ -181,8 +180,8 @@ def test_masks_without_a_token_between_them_are_one_run(positions: tuple[int, ..
 
 
 def test_a_search_costs_a_pass_and_the_beam_for_each_further_mask(bert_artifact: Path) -> None:
-    tasks = tasks_with_vectors(open_artifact(bert_artifact))
-    tasks = replace(tasks, limits=replace(tasks.limits, max_tokens=(1 + 4 + 4) * 8 - 1))
+    tasks = tasks_with_vectors(open_artifact(bert_artifact), max_waiting_tokens=79)
+    assert tasks.max_tokens == (1 + 4 + 4) * 8 - 1
     search = fill_together(tasks, [text_of(1, 3, 5, length=8)], beam=4, top_k=1)
     with pytest.raises(TooLarge, match="9 passes of the model with 72 tokens"):
         asyncio.run(search)
