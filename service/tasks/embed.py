@@ -43,10 +43,11 @@ async def embed_texts(
     """[texts, dimensions] float32; `beside` as in `Tasks.chunks`."""
     pooling = _choose_pooling(tasks, request)
     options = OPTIONS[pooling]
-    prompted, prompt = prepend_prompt(tasks, texts, request)
-    if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-        options = await _options_without(tasks, prompt, tasks.reading(request, options))
-    chunks = await read_texts(tasks, prompted, request, options, prompt=prompt, beside=beside)
+    texts = prepend_prompt(tasks, texts, request)
+    leaves_out = pooling == "sentence" and not tasks.manifest.embedding.include_prompt
+    if leaves_out and isinstance(texts, PromptedTexts):
+        options = await _options_without(tasks, texts.prompt, tasks.reading(request, options))
+    chunks = await read_texts(tasks, texts, request, options, beside=beside)
     return Task(chunks, partial(_answer, tasks, request, pooling))
 
 
@@ -86,10 +87,10 @@ def read_inputs(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request
     return TokenIds(cast(list[list[int]], [inputs] if isinstance(inputs[0], int) else inputs))
 
 
-def prepend_prompt(tasks: Tasks, texts: Sequence[str] | TokenIds, request: VectorFields) -> tuple[Sequence[str], str]:
-    """The texts with the request's prompt before each, and the prompt, which may be empty. Raises as `find_prompt`."""
+def prepend_prompt(tasks: Tasks, texts: Sequence[str] | TokenIds, request: VectorFields) -> Sequence[Any]:
+    """The texts with the request's prompt before each. Raises as `find_prompt`."""
     prompt = find_prompt(tasks.manifest, request)
-    return cast(Sequence[str], PromptedTexts(prompt, cast(Sequence[str], texts)) if prompt else texts), prompt
+    return PromptedTexts(prompt, cast(Sequence[str], texts)) if prompt else texts
 
 
 def find_prompt(manifest: Manifest, request: VectorFields) -> str:
@@ -177,23 +178,18 @@ def asks_for_windows(request: TruncationFields) -> bool:
 
 
 async def read_texts(
-    tasks: Tasks,
-    texts: Sequence[Any],
-    request: TruncationFields,
-    options: EncodeOptions,
-    *,
-    prompt: str = "",
-    beside: int = 0,
+    tasks: Tasks, texts: Sequence[Any], request: TruncationFields, options: EncodeOptions, *, beside: int = 0
 ) -> Callable[[], TextChunk | Chunks]:
     """Reads the texts whole, as `Tasks.chunks`, or as windows if the request asks for these.
 
-    Each window begins with the prompt, as every text does, and counts as an input.
+    Each window begins with the prompt of PromptedTexts, as every text does, and counts as an input.
     """
     if not asks_for_windows(request):
         return partial(tasks.chunks, texts, request, options, beside=beside)
     size = 0
-    if prompt:
-        (alone,) = await tasks.tokenizer.encode([prompt], replace(tasks.reading(request, options), spans=True), "right")
+    if isinstance(texts, PromptedTexts):
+        with_spans = replace(tasks.reading(request, options), spans=True)
+        (alone,) = await tasks.tokenizer.encode([texts.prompt], with_spans, "right")
         size = int((alone.spans[:, 0] >= 0).sum())  # without the special tokens around it
     tasks.check_count(texts)
     stride, most = cast(WindowFields, request).stride, tasks.settings.max_inputs
@@ -232,7 +228,8 @@ async def similarity(tasks: Tasks, request: SimilarityRequest) -> Task:
     """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
     request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
-    return await similarities(tasks, [source], sentences, request, partial(locate_behind, "source_sentence", 1))
+    task = await similarities(tasks, [source], sentences, request)
+    return task._replace(locate=partial(locate_behind, "source_sentence", 1))
 
 
 def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -251,16 +248,10 @@ def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.f
             return np.asarray(np.clip((first * second).sum(axis=-1), -1.0, 1.0))
 
 
-async def similarities(
-    tasks: Tasks,
-    first: Sequence[str],
-    second: Sequence[str],
-    fields: TruncationFields,
-    locate: Callable[[ServiceError], None],
-) -> Task:
+async def similarities(tasks: Tasks, first: Sequence[str], second: Sequence[str], fields: TruncationFields) -> Task:
     """[second] float32: of each text and the text of `first` at its place, or its only text, by the vectors of `embed`.
 
-    `locate` as in `Task`, for an error of all texts.
+    The index of an error is that of a text among all texts.
     """
     count, shared = len(first), {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
     # of unit length for a cosine; for another function as `encode` gives them
@@ -272,7 +263,7 @@ async def similarities(
         vectors = value.astype(np.float64)
         return compare(tasks.manifest, vectors[:count], vectors[count:]).astype(np.float32)
 
-    return task.then(show, locate=locate)
+    return task.then(show)
 
 
 def locate_behind(name: str, count: int, error: ServiceError) -> None:

@@ -103,7 +103,7 @@ FillMaskResponse = MaskCandidates | list[MaskCandidates] | list[JointCandidate] 
 
 async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> Task:
     """A single input, also in a list, gives a result; a longer list gives a list of results."""
-    asked = merge_parameters(request)
+    asked = request if request.parameters is None else merge_parameters(request)
     if asked.joint:
         return await _fill_together(tasks, asked)
     top_k, words = _top_k(tasks, asked), dict[Ids, str]()
@@ -112,7 +112,7 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> Task:
         if any(len(ids) > 1 for ids in words):
             return await _fill_words(tasks, asked, words, top_k)
     options = _options(top_k, tuple(sorted(ids[0] for ids in words)))
-    chunks = partial(tasks.chunks, as_list(asked.inputs), asked, options)
+    chunks = partial(tasks.chunks, asked.inputs, asked, options)
     check = AnswerSize(tasks, min(top_k, len(words) or top_k)).check
     return Task(chunks, partial(_answer, tasks, top_k, words), check)
 
@@ -154,7 +154,7 @@ async def _fill_together(tasks: Tasks, asked: FillMaskRequest) -> Task:
 async def _read(tasks: Tasks, asked: FillMaskRequest, answer: "AnswerSize") -> list[EncodedText]:
     """The tokens of the texts, all with masks; raises what `fill_mask` does before the model runs."""
     read = list[EncodedText]()
-    async for chunk in each(tasks.chunks(as_list(asked.inputs), asked, _options(1, ()))):
+    async for chunk in each(tasks.chunks(asked.inputs, asked, _options(1, ()))):
         check_chunk(chunk, answer.check)
         read += chunk.work
     return read

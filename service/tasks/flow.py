@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from packbert.model_export.artifact.batch import Row
@@ -46,10 +47,7 @@ class TaskResult:
     compared: Sequence[Any] | None = None  # by a shadow: vectors, first candidates; None: those in the value
     model: str = ""  # digest of the model that answered, in a service that can swap it
 
-    @property
-    def stage_seconds(self) -> tuple[float, float, float, float]:
-        """Of tokenizing, queue, forward pass and formatting."""
-        return self.tokenize_seconds, self.queue_seconds, self.forward_seconds, self.format_seconds
+    stage_seconds = property(attrgetter("tokenize_seconds", "queue_seconds", "forward_seconds", "format_seconds"))
 
 
 Check = Callable[[TextChunk], None]
@@ -106,12 +104,13 @@ class Tasks:
             raise NoSuchHead(f"this model has no {head} head: {why}; it has {', '.join(self.manifest.heads)}")
 
     def chunks(
-        self, texts: Sequence[Any], request: TruncationFields, options: EncodeOptions, *, beside: int = 0
+        self, texts: str | Sequence[Any], request: TruncationFields, options: EncodeOptions, *, beside: int = 0
     ) -> TextChunk | Chunks:
-        """The sequences of the texts, which may be TokenIds; `beside`: texts that do not count as inputs.
+        """The sequences of a text or of texts, which may be TokenIds; `beside`: texts that do not count as inputs.
 
         Raises Invalid for no texts, TooLarge for too many, and what the tokenizer raises.
         """
+        texts = [texts] if isinstance(texts, str) else texts
         self.check_count(texts, beside=beside)
         truncation, options = self.truncation(request), self.reading(request, options)
         if isinstance(texts, TokenIds):

@@ -81,7 +81,7 @@ async def _read_sides(
     texts, count = [*queries, *documents], len(queries)
     tasks.check_count(texts, beside=count)
     for side, first, end in (("query", 0, count), ("document", count, len(texts))):
-        read, _ = prepend_prompt(tasks, texts[:end], VectorFields(prompt_name=side))
+        read = prepend_prompt(tasks, texts[:end], VectorFields(prompt_name=side))
         options = tasks.reading(request, options_of(tasks, side))
         async for chunk in each(tasks.tokenizer.chunks(read, options, tasks.truncation(request), first=first)):
             yield side, chunk

@@ -1,8 +1,9 @@
 """/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
+from itertools import accumulate, chain, groupby, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -147,30 +148,24 @@ def _tag_words(
     """
     unknown, marked = tasks.manifest.special_tokens.get("unk"), tasks.tokenizer.marks_subwords
 
-    def continues(_: Tagged, token: Tagged) -> bool:
+    def begins(token: Tagged) -> bool:
         start, end = token["start"], token["end"]
         if tokens.ids[token["index"]] == unknown:
-            return False
-        joined = start > 0 and " " not in text[start - 1 : start + 1]
-        return bool(len(token["word"]) != end - start if marked else joined)
+            return True
+        return bool(len(token["word"]) == end - start if marked else start == 0 or " " in text[start - 1 : start + 1])
 
     words = []
-    for word in _runs(tagged, continues):
+    for word in _runs(tagged, map(begins, tagged)):
         own = combine(scores[[token["index"] for token in word]])  # [tags]
         best = int(own.argmax())
         words.append(_join(tasks, word, "entity", tasks.manifest.labels[best], float(own[best])))
     return words
 
 
-def _runs(tagged: Sequence[Tagged], continues: Callable[[Tagged, Tagged], bool]) -> list[list[Tagged]]:
-    """The tokens in runs; `continues`: whether the second of two neighbours goes on with the run of the first."""
-    runs: list[list[Tagged]] = []
-    for token in tagged:
-        if runs and continues(runs[-1][-1], token):
-            runs[-1].append(token)
-        else:
-            runs.append([token])
-    return runs
+def _runs(tagged: Sequence[Tagged], begins: Iterable[bool]) -> list[list[Tagged]]:
+    """The tokens in runs; `begins`: whether a run begins with each token."""
+    numbered = groupby(zip(accumulate(begins), tagged, strict=False), itemgetter(0))
+    return [[token for _, token in run] for _, run in numbered]
 
 
 def _join(tasks: Tasks, run: Sequence[Tagged], kind: str, label: str, score: float) -> Tagged:
@@ -181,12 +176,9 @@ def _join(tasks: Tasks, run: Sequence[Tagged], kind: str, label: str, score: flo
 
 def _group(tasks: Tasks, tagged: Sequence[Tagged]) -> list[Tagged]:
     """Neighbours of the same entity together; a B- starts a new group."""
-
-    def continues(last: Tagged, token: Tagged) -> bool:
-        return _entity(token) == _entity(last) and not token["entity"].startswith("B-")
-
+    begins = (one["entity"].startswith("B-") or _entity(one) != _entity(last) for last, one in pairwise(tagged))
     groups = []
-    for group in _runs(tagged, continues):
+    for group in _runs(tagged, chain([True], begins)):
         score = float(np.mean([token["score"] for token in group]))
         groups.append(_join(tasks, group, "entity_group", group[0]["entity"].split("-", 1)[-1], score))
     return groups

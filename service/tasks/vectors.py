@@ -75,7 +75,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest) -> Task:
     )
     _check_weights(request.layer_pooling, len(layers))
     check_dimensions(request, hidden * (len(layers) if request.layer_pooling == "concat" else 1))
-    texts, prompt = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
+    texts = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
     options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans, words=request.words)
@@ -90,7 +90,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest) -> Task:
         check_answer_size(len(texts), width, of="texts")
     else:
         check = check_sum(lambda chunk: len(chunk.work), partial(check_answer_size, width=width, of="texts"))
-    chunks = await read_texts(tasks, texts, request, options, prompt=prompt)
+    chunks = await read_texts(tasks, texts, request, options)
 
     async def answer(result: TaskResult) -> Any:
         rows = await join_windows(result, [row[OUTPUTS[pooling]] for row in result.rows])
@@ -163,7 +163,7 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest) -> Task:
     tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
-    texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
+    texts = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     options = EncodeOptions(outputs=frozenset({"tokens"}), spans=request.pieces or request.words, words=request.words)
     return _of_tokens(tasks, texts, request, options, request.dimensions or width, lambda states: states)
 
@@ -178,7 +178,7 @@ async def embed_multi(tasks: Tasks, request: EmbedRequest) -> Task:
     if isinstance(inputs, TokenIds):
         message = "pooling multi reads texts, into whose tokens it puts a marker: send the texts instead of token ids"
         raise Invalid(message, code="token_ids")
-    texts, _ = prepend_prompt(tasks, inputs, request)
+    texts = prepend_prompt(tasks, inputs, request)
     shape = partial(cut_and_scale, request=request, normalize=request.dimensions is not None)
 
     async def answer(result: TaskResult) -> MadeList:
@@ -260,7 +260,7 @@ VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[Piec
 
 def embed_any(tasks: Tasks, request: EmbedRequest) -> Awaitable[Task]:
     """Raises Invalid for fields that have no meaning together."""
-    request = merge_parameters(request)
+    request = request if request.parameters is None else merge_parameters(request)
     if (request.pieces or request.words) and request.pooling != "none":
         name = "pieces" if request.pieces else "words"
         raise Invalid(f'{name} are shown beside vectors of tokens: send "pooling": "none" too', code=name)
