@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -112,12 +112,8 @@ async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
 
 
 def _pairs(request: AnswerRequest) -> list[tuple[str, str]]:
-    if request.inputs is None:
-        assert request.question is not None
-        assert request.context is not None
-        return [(request.question, request.context)]
-    inputs = request.inputs if isinstance(request.inputs, list) else [request.inputs]
-    return [(one.question, one.context) for one in inputs]
+    inputs = request.inputs if isinstance(request.inputs, list) else [request.inputs or request]
+    return [(cast(str, one.question), cast(str, one.context)) for one in inputs]  # the request has both
 
 
 def _window_size(tasks: Tasks, request: AnswerParameters) -> int:
@@ -154,12 +150,9 @@ class _Candidates:
         count = self.top_k if self.asked.align_to_words is False else 2 * self.top_k + 10
         longest = self.asked.max_answer_len or DEFAULT_ANSWER_TOKENS
         for first, last, score in best_spans(start[1:], end[1:], count, longest):
-            self._add_answer(starts[first], ends[last], score)
-
-    def _add_answer(self, start: int, end: int, score: float) -> None:
-        text = self.context[start:end]
-        known = self.answers.setdefault(text.lower(), {"score": 0.0, "start": start, "end": end, "answer": text})
-        known["score"] += score
+            text = self.context[starts[first] : ends[last]]
+            answer = {"score": 0.0, "start": starts[first], "end": ends[last], "answer": text}
+            self.answers.setdefault(text.lower(), answer)["score"] += score
 
     def best(self) -> dict[str, Any] | list[dict[str, Any]]:
         """The answer, or a list of at most `top_k` if that is more than 1."""

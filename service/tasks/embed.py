@@ -46,7 +46,9 @@ async def embed_texts(
     texts = prepend_prompt(tasks, texts, request)
     leaves_out = pooling == "sentence" and not tasks.manifest.embedding.include_prompt
     if leaves_out and isinstance(texts, PromptedTexts):
-        options = await _options_without(tasks, texts.prompt, tasks.reading(request, options))
+        options = tasks.reading(request, options)
+        (alone,) = await tasks.tokenizer.encode([texts.prompt], options, "right")
+        options = replace(options, pooled_from=len(alone) - 1)  # with [CLS] and without the prompt's last [SEP]
     chunks = await read_texts(tasks, texts, request, options, beside=beside)
     return Task(chunks, partial(_answer, tasks, request, pooling))
 
@@ -159,12 +161,6 @@ def cut_and_scale(vectors: Floats, request: EmbeddingFields, *, normalize: bool)
     own = vectors[..., : request.dimensions]
     scales = normalize if request.normalize is None else request.normalize
     return unit_length(own) if scales else np.ascontiguousarray(own)
-
-
-async def _options_without(tasks: Tasks, prompt: str, options: EncodeOptions) -> EncodeOptions:
-    """Leaves out of pooling as many tokens as the prompt alone has, with [CLS] and without its last [SEP]."""
-    (alone,) = await tasks.tokenizer.encode([prompt], options, "right")
-    return replace(options, pooled_from=len(alone) - 1)
 
 
 def asks_for_windows(request: TruncationFields) -> bool:

@@ -71,8 +71,7 @@ async def score_sentences(tasks: Tasks, texts: Sequence[str], request: Truncatio
 
     async def answer(result: TaskResult) -> LongList:
         result.truncated = sum(len(one) < len(whole) for one, whole in zip(sentences, found, strict=True))
-        rows = iter(result.rows)
-        value = LongList()
+        rows, value = iter(result.rows), LongList()
         async for sentence in in_turns(sentences):
             own = [next(rows) for _ in sentence.own]
             value.append(_describe(tasks.tokenizer, sentence, own, variant))

@@ -204,15 +204,12 @@ def _of_tokens(
 
     async def answer(result: TaskResult) -> MadeList:
         states = MadeList(lambda row: join(row[output]), result.rows)
-        if not (request.words or request.pieces):
-            return MadeList(shape, states)
-        if not request.words:
-            return MadeList(
-                lambda tokens, array: LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array)),
-                result.sequences,
-                states,
-            )
-        return MadeList(show_words, texts, result.sequences, states)
+        if request.words:
+            return MadeList(show_words, texts, result.sequences, states)
+        return MadeList(show_tokens, result.sequences, states) if request.pieces else MadeList(shape, states)
+
+    def show_tokens(tokens: EncodedText, array: NDArray[np.generic]) -> LongObject:
+        return LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array))
 
     def show_words(text: str, tokens: EncodedText, array: NDArray[np.generic]) -> Any:
         vectors = shape(average_words(array, tokens.words))

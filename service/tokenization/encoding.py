@@ -77,13 +77,6 @@ class TokenIds(list[list[int]]):
     """The ids of sequences, which a client sends in the place of texts."""
 
 
-def measure_bytes(texts: Texts, sizes: Sequence[int]) -> list[int]:
-    """The bytes of each text in UTF-8; `sizes` are its characters, with a prompt."""
-    plain = texts.texts if isinstance(texts, PromptedTexts) else texts
-    joined = (text if isinstance(text, str) else "".join(text) for text in plain)
-    return [size + len(text.encode(errors="replace")) - len(text) for text, size in zip(joined, sizes, strict=True)]
-
-
 def guard(work: Callable[[], T], index: int | None = None) -> T:
     """The result of `work`. Raises TokenizerFailed if the tokenizers library raises or panics on the text `index`.
 
@@ -112,23 +105,6 @@ def encode_each(tokenizer: HFTokenizer, texts: Texts, first: int) -> list[Encodi
         if len(texts) == 1:
             raise
         return [one for i, text in enumerate(texts) for one in encode_each(tokenizer, [text], first + i)]
-
-
-def refuse_long(
-    tokenizer: HFTokenizer, text: Text, size: str, truncate: Direction | None, limit: int, index: int
-) -> None:
-    """Raises Invalid for a text of `size` tokens, over `limit`, if it may not be cut.
-
-    Also if the limit leaves no room for a token of each text beside the special tokens.
-    """
-    is_pair = not isinstance(text, str)
-    special = tokenizer.num_special_tokens_to_add(is_pair)
-    if limit - special < 1 + is_pair:
-        kind, texts = ("pair", "two texts") if is_pair else ("text", "a text")
-        message = f"this model takes at most {limit} tokens, and a {kind} has {special} special tokens"
-        raise Invalid(f"{message}: there is no room for {texts}, truncated or not", code="too_long", index=index)
-    if truncate is None:
-        raise too_long(size, limit, index)
 
 
 def no_tokens(name: str, index: int) -> Invalid:
@@ -169,6 +145,9 @@ def to_encoded_text(
         filler = np.full(side.max_tokens - len(ids) if side.fills else 0, mask_id, np.int32)
         ids = np.concatenate([ids[:1], np.array(side.marker, np.int32), ids[1:], filler])
         types, unattended = np.zeros_like(ids), 0 if side.attends_filler else len(filler)
+    pooled_from = options.pooled_from
+    if pooled_from:  # but for [CLS], which is left out, and the last token, which is not
+        pooled_from = min(max(pooled_from - cut * left, 1), len(ids) - 1)
     return EncodedText(
         ids=ids,
         types=types,
@@ -178,7 +157,7 @@ def to_encoded_text(
         top_k=options.top_k,
         targets=options.targets,
         layers=options.layers,
-        pooled_from=_pooled_from(options.pooled_from, cut if left else 0, len(ids)) if options.pooled_from else 0,
+        pooled_from=pooled_from,
         truncated=cut > 0,
         empty=empty,
         spans=spans,
@@ -204,11 +183,6 @@ def _kept_positions(encoding: Encoding, limit: int, *, left: bool) -> NDArray[np
     sizes = longest_first(len(sides[0]), len(sides[1]), room) if len(sides) > 1 else (room,)
     kept = [side[len(side) - size :] if left else side[:size] for side, size in zip(sides, sizes, strict=True)]
     return np.sort(np.concatenate([special, *kept]))
-
-
-def _pooled_from(first: int, cut: int, length: int) -> int:
-    """The first pooled position after `cut` tokens before it were cut off; [CLS] is left out, the last token is not."""
-    return min(max(first - cut, 1), length - 1)
 
 
 def numbers(values: Sequence[int | None]) -> Ints:

@@ -115,7 +115,9 @@ class KnownWords:
         except KeyError:
             new = self._read([word for word in dict.fromkeys(words) if word not in known], index)
             pieces = [known[word] if word in known else new[word] for word in words]
-            self._keep(new)
+            if len(known) + len(new) > KNOWN_WORDS:
+                known.clear()
+            known.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_KNOWN)
         return chain.from_iterable(pieces)
 
     def _read(self, words: Sequence[str], index: int | None) -> dict[str, tuple[int, ...]]:
@@ -126,8 +128,3 @@ class KnownWords:
             if word is not None:  # that of a special token, of which there are none
                 pieces[word] += (token,)
         return dict(zip(words, pieces, strict=True))
-
-    def _keep(self, new: dict[str, tuple[int, ...]]) -> None:
-        if len(self._pieces) + len(new) > KNOWN_WORDS:
-            self._pieces.clear()
-        self._pieces.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_KNOWN)

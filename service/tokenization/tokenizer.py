@@ -53,7 +53,6 @@ class Tokenizer:
     _known_words: KnownWords | None = field(init=False, repr=False)
     _anchor: list[int] = field(init=False, repr=False)  # a token before others; empty if the decoder is not WordPiece's
     _takes_pairs: bool = field(init=False, repr=False)  # not if the model has a single segment and a pair has two
-    _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
         standard = self.artifact.manifest.special_tokens
@@ -73,13 +72,12 @@ class Tokenizer:
         self._takes_pairs = self.artifact.manifest.sizes["segments"] != 1 or not any(
             self._plain.encode("a", "b").type_ids
         )
-        self._thread = ThreadPoolExecutor(1, "tokenizer")
-        self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
-        self.turns = Turns(self._thread, self.report)
+        self.turns = Turns(ThreadPoolExecutor(1, "tokenizer"), self.report)
+        self.turns.thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
 
     def close(self) -> None:
-        if hasattr(self, "_thread"):  # it was opened
-            self._thread.shutdown(wait=True)
+        if hasattr(self, "turns"):  # it was opened
+            self.turns.thread.shutdown(wait=True)
 
     def measure(self, texts: Texts) -> list[int]:
         """The characters of each text. Raises Invalid with the index of a text of too many, and as `check_pairs`."""
@@ -154,7 +152,15 @@ class Tokenizer:
         if sum(sizes) > most:
             limit = f"at most {most} are allowed (BERT_MAX_CHARACTERS)"
             raise Invalid(f"targets hold {sum(sizes)} characters; {limit}: send fewer", code="targets")
-        return await self._run_in_chunks(sizes, lambda chunk: self._word_ids(words[chunk]))
+
+        def read_chunk(chunk: slice) -> list[list[int]]:
+            known = {word: self._plain.token_to_id(word) if word else None for word in words[chunk]}
+            unknown = [word for word, token_id in known.items() if token_id is None]
+            encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
+            pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
+            return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words[chunk]]
+
+        return await self._run_in_chunks(sizes, read_chunk)
 
     def piece(self, token_id: int) -> str:
         """The word piece as the vocabulary spells it."""
@@ -247,13 +253,6 @@ class Tokenizer:
             results += await self.turns.run(step, sum(sizes[first:end]))
             first = end
         return results
-
-    def _word_ids(self, words: Sequence[str]) -> list[list[int]]:
-        known = {word: self._plain.token_to_id(word) if word else None for word in words}
-        unknown = [word for word, token_id in known.items() if token_id is None]
-        encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
-        pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
-        return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words]
 
 
 def count_each(texts: Texts) -> list[int]:

@@ -100,7 +100,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def busy_thread(tokenizer: Tokenizer) -> AsyncIterator[None]:
     """The tokenizer's thread reads nothing meanwhile."""
     free = threading.Event()
-    waiting = asyncio.get_running_loop().run_in_executor(tokenizer._thread, free.wait, 30)
+    waiting = asyncio.get_running_loop().run_in_executor(tokenizer.turns.thread, free.wait, 30)
     yield
     free.set()
     await waiting
