@@ -29,6 +29,14 @@ from .inputs import (
 VECTORS_AT_ONCE = 256  # scaled at once: 1 ms for 768 numbers
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
 Floats = NDArray[Any]
+# Of vectors [..., dimensions], as sentence-transformers computes it: of a distance the negative. A row at a time: a
+# matrix product would round a row differently by the number of rows.
+SIMILARITIES: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "cosine": lambda first, second: np.clip((first * second).sum(axis=-1), -1.0, 1.0),
+    "dot": lambda first, second: (first * second).sum(axis=-1),
+    "euclidean": lambda first, second: -np.linalg.norm(first - second, axis=-1),
+    "manhattan": lambda first, second: -np.abs(first - second).sum(axis=-1),
+}
 Combine = Callable[[Floats, NDArray[np.int64]], Floats]  # [windows, ...] and [windows] tokens added -> [...]
 
 
@@ -228,22 +236,6 @@ async def similarity(tasks: Tasks, request: SimilarityRequest) -> Task:
     return task._replace(locate=partial(locate_behind, "source_sentence", 1))
 
 
-def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The similarity of vectors [..., dimensions], as sentence-transformers computes it: of a distance the negative.
-
-    A row at a time: a matrix product would round a row differently by the number of rows.
-    """
-    match manifest.embedding.similarity:
-        case "dot":
-            return np.asarray((first * second).sum(axis=-1))
-        case "euclidean":
-            return np.asarray(-np.linalg.norm(first - second, axis=-1))
-        case "manhattan":
-            return np.asarray(-np.abs(first - second).sum(axis=-1))
-        case _:
-            return np.asarray(np.clip((first * second).sum(axis=-1), -1.0, 1.0))
-
-
 async def similarities(tasks: Tasks, first: Sequence[str], second: Sequence[str], fields: TruncationFields) -> Task:
     """[second] float32: of each text and the text of `first` at its place, or its only text, by the vectors of `embed`.
 
@@ -256,8 +248,8 @@ async def similarities(tasks: Tasks, first: Sequence[str], second: Sequence[str]
     task = await embed_texts(tasks, [*first, *second], request, beside=count)
 
     def show(value: Floats, _: TaskResult) -> Floats:
-        vectors = value.astype(np.float64)
-        return compare(tasks.manifest, vectors[:count], vectors[count:]).astype(np.float32)
+        vectors, compare = value.astype(np.float64), SIMILARITIES[tasks.manifest.embedding.similarity or "cosine"]
+        return np.asarray(compare(vectors[:count], vectors[count:]), np.float32)
 
     return task.then(show)
 
