@@ -99,20 +99,18 @@ class Tokenizer:
                 "this model has one segment, and its tokenizer gives a pair two: it takes single texts", code="pair"
             )
 
-    def chunks(
-        self, texts: Texts, options: EncodeOptions, truncate: Direction | None, *, first: int = 0
-    ) -> TextChunk | Chunks:
-        """The sequences of the texts from `first` on: at once if they are short.
+    def chunks(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> TextChunk | Chunks:
+        """The sequences of the texts: at once if they are short.
 
         Texts that are too long are cut on the side `truncate`. Raises Invalid with the index of a text that may not be
         cut, or has too many characters.
         """
         sizes = self.measure(texts)
-        if self._known_words and is_short(sizes) and not first:
+        if self._known_words and is_short(sizes):
             encoded = self._known_words.encode(texts, options)
             if encoded is not None:
                 return Chunk(encoded, range(len(encoded)))
-        return self.start(self.reader(TextReader, texts, options, sizes=sizes, truncate=truncate, position=first))
+        return self.start(self.reader(TextReader, texts, options, sizes=sizes, truncate=truncate))
 
     def reader(
         self, kind: type[R], texts: Texts, options: EncodeOptions, *, sizes: Sequence[int] | None = None, **fields: Any
