@@ -26,8 +26,7 @@ from ..scheduling.queue import BULK_SHARE, RequestQueue
 from ..scheduling.request import QueuedModel
 from ..scheduling.watchdog import BatchReport, BusyShare, Watchdog
 from ..settings import Settings
-from ..tasks.defaults import embedding_defaults, root_task, scorer
-from ..tasks.flow import Limits, Tasks
+from ..tasks.flow import Tasks
 from ..tokenization.tokenizer import Tokenizer
 from .calibration import Calibration, golden_tokens, measure
 from .canary import BATCHES_BETWEEN_CHECKS, SELF_CHECK_SECONDS, Canary, Health
@@ -365,21 +364,8 @@ class ModelEngine:
         return batcher
 
     def _make_tasks(self) -> Tasks:
-        settings, manifest = self.settings, self.artifact.manifest
-        return Tasks(
-            manifest=manifest,
-            tokenizer=self.tokenizer,
-            queue=self.batcher,
-            limits=Limits(
-                max_inputs=settings.max_inputs,
-                truncate=settings.truncate,
-                special_tokens=settings.special_tokens,
-                max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
-            ),
-            embedding=embedding_defaults(manifest, settings),
-            scorer=scorer(manifest, by_cosine=settings.rerank == "cosine"),
-            root_task=root_task(manifest, settings),
-        )
+        manifest, settings = self.artifact.manifest, self.settings
+        return Tasks(manifest=manifest, tokenizer=self.tokenizer, queue=self.batcher, settings=settings)
 
     def _make_queue(self, calibration: Calibration) -> RequestQueue:
         return RequestQueue(

@@ -29,7 +29,7 @@ def engine_info(artifact: Artifact, settings: Settings, provider: str) -> dict[s
         "labels": manifest.labels,
         "label_scores": manifest.label_scores,
         "sizes": manifest.sizes,
-        "rerank": scorer(manifest, by_cosine=settings.rerank == "cosine"),
+        "rerank": scorer(manifest, settings),
         "root_task": settings.root_task,
         "limits": _limits(artifact, settings),
         "truncate": settings.truncate,

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -13,7 +12,7 @@ from packbert.model_export.artifact.batch import Row
 
 from ..errors import Invalid
 from ..tokenization.encoding import EncodedText, EncodeOptions
-from ..tokenization.windows import DEFAULT_MAX_TOKENS, WindowOptions
+from ..tokenization.windows import DEFAULT_MAX_TOKENS, QuestionsReader
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
 from .inputs import (
@@ -90,8 +89,17 @@ async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
     tasks.check_count(pairs)
     if (top_k := request.top_k or 1) > MAX_TOP_K:
         raise Invalid(f"top_k is {top_k}; at most {MAX_TOP_K} are allowed", code="top_k")
-    windows = _window_options(tasks, request)
-    reader = tasks.tokenizer.question_reader(pairs, tasks.reading(request, OPTIONS), windows, tasks.limits.max_inputs)
+    chunks = tasks.reader(
+        QuestionsReader,
+        pairs,
+        request,
+        OPTIONS,
+        limit=_window_size(tasks, request),
+        most=tasks.settings.max_inputs,
+        asked_stride=request.doc_stride,
+        question_limit=request.max_question_len,
+        align_to_words=request.align_to_words is not False,
+    )
 
     async def best(result: TaskResult) -> Any:
         found = [_Candidates(context, request, top_k) for _, context in pairs]
@@ -100,20 +108,16 @@ async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
         value = LongList([one.best() async for one in in_turns(found)])
         return value if isinstance(request.inputs, list) else value[0]
 
-    return Task(partial(tasks.tokenizer.start, reader), best)
+    return Task(chunks, best)
 
 
 def _pairs(request: AnswerRequest) -> list[tuple[str, str]]:
-    if request.inputs is None:
-        assert request.question is not None
-        assert request.context is not None
-        return [(request.question, request.context)]
-    inputs = request.inputs if isinstance(request.inputs, list) else [request.inputs]
-    return [(one.question, one.context) for one in inputs]
+    inputs = request.inputs if isinstance(request.inputs, list) else [request.inputs or request]
+    return [(cast(str, one.question), cast(str, one.context)) for one in inputs]  # the request has both
 
 
-def _window_options(tasks: Tasks, request: AnswerParameters) -> WindowOptions:
-    """Raises Invalid for windows of more tokens than the model takes, and for a stride that is not less than those."""
+def _window_size(tasks: Tasks, request: AnswerParameters) -> int:
+    """The tokens of a window. Raises Invalid for more than the model takes, and for a stride that is not less."""
     most = tasks.manifest.max_tokens
     limit = min(most, DEFAULT_MAX_TOKENS) if request.max_seq_len is None else request.max_seq_len
     if limit > most:
@@ -121,12 +125,7 @@ def _window_options(tasks: Tasks, request: AnswerParameters) -> WindowOptions:
     if request.doc_stride is not None and request.doc_stride >= limit:
         message = f"doc_stride is {request.doc_stride}; it must be less than the {limit} tokens of a window"
         raise Invalid(f"{message} (max_seq_len)", code="stride")
-    return WindowOptions(
-        limit=limit,
-        stride=request.doc_stride,
-        question_limit=request.max_question_len,
-        align_to_words=request.align_to_words is not False,
-    )
+    return limit
 
 
 @dataclass(slots=True)
@@ -151,12 +150,9 @@ class _Candidates:
         count = self.top_k if self.asked.align_to_words is False else 2 * self.top_k + 10
         longest = self.asked.max_answer_len or DEFAULT_ANSWER_TOKENS
         for first, last, score in best_spans(start[1:], end[1:], count, longest):
-            self._add_answer(starts[first], ends[last], score)
-
-    def _add_answer(self, start: int, end: int, score: float) -> None:
-        text = self.context[start:end]
-        known = self.answers.setdefault(text.lower(), {"score": 0.0, "start": start, "end": end, "answer": text})
-        known["score"] += score
+            text = self.context[starts[first] : ends[last]]
+            answer = {"score": 0.0, "start": starts[first], "end": ends[last], "answer": text}
+            self.answers.setdefault(text.lower(), answer)["score"] += score
 
     def best(self) -> dict[str, Any] | list[dict[str, Any]]:
         """The answer, or a list of at most `top_k` if that is more than 1."""

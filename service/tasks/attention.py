@@ -14,7 +14,7 @@ from ..tokenization.chunks import Chunks, TextChunk
 from ..tokenization.encoding import EncodedText, EncodeOptions, no_tokens
 from ..turns import DEADLINE
 from .flow import Task, TaskResult, Tasks
-from .inputs import MAX_ATTENTION, FailFastList, ModelField, Pair, SpecialTokensField, as_text
+from .inputs import MAX_ATTENTION, FailFastList, ModelField, Pair, SpecialTokensField, as_text, choose_indices
 from .results import LongObject
 from .vectors import Piece, show_pieces
 
@@ -136,19 +136,12 @@ def rollout(attention: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 def _choose(asked: Sequence[int] | None, count: int, name: str) -> list[int]:
-    """The indices asked for, from 0. Raises Invalid for none, an index that does not exist, or the same index twice."""
+    """The indices asked for, from 0; all by default. Raises as `choose_indices`."""
     if asked is None:
         return list(range(count))
-    if not asked:
-        raise Invalid(f"{name} is empty: name at least one, or leave it out for all {count}", code=name)
-    for index in asked:
-        if not -count <= index < count:
-            raise Invalid(f"{name} has {index}; this model has 0 to {count - 1}, or -{count} to -1", code=name)
-    found = [index % count for index in asked]
-    if len(set(found)) < len(found):
-        twice = next(index for index in found if found.count(index) > 1)
-        raise Invalid(f"{name} has {twice} more than once: name it once", code=name)
-    return found
+    way_out, known = f"or leave it out for all {count}", f"0 to {count - 1}, or -{count} to -1"
+    twice = "{} more than once: name it once"
+    return choose_indices(asked, count, name, way_out=way_out, known=known, twice=twice)
 
 
 def _describe(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:

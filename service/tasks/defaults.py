@@ -48,11 +48,11 @@ def is_cross_encoder(manifest: Manifest) -> bool:
     return "labels" in manifest.heads and len(manifest.labels) == 1
 
 
-def scorer(manifest: Manifest, *, by_cosine: bool) -> str | None:
+def scorer(manifest: Manifest, settings: Settings) -> str | None:
     """What scores documents; BERT_RERANK=cosine replaces the vectors of tokens of ColBERT and BGE-M3."""
     if is_cross_encoder(manifest):
         return "cross-encoder"
-    return "cosine" if by_cosine else "maxsim" if "multi" in manifest.heads else None
+    return "cosine" if settings.rerank == "cosine" else "maxsim" if "multi" in manifest.heads else None
 
 
 def root_task(manifest: Manifest, settings: Settings) -> RootTask | None:
@@ -60,7 +60,7 @@ def root_task(manifest: Manifest, settings: Settings) -> RootTask | None:
     task = settings.root_task
     if task in ROOT_HEADS and (head := ROOT_HEADS[task]) not in manifest.heads:
         raise SettingsError(f"BERT_ROOT_TASK: {manifest.name} has no {head} head, which {task} needs")
-    if task == "rerank" and scorer(manifest, by_cosine=settings.rerank == "cosine") is None:
+    if task == "rerank" and scorer(manifest, settings) is None:
         way_out = "set BERT_RERANK=cosine or another task"
         raise SettingsError(f"BERT_ROOT_TASK: {manifest.name} is no cross-encoder, which rerank needs: {way_out}")
     return task

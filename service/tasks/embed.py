@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ..artifact import Manifest
 from ..errors import Invalid, NoSuchHead, ServiceError
-from ..tokenization.encoding import EncodeOptions, PromptedTexts, Texts, TokenIds
+from ..tokenization.chunks import Chunks, TextChunk
+from ..tokenization.encoding import EncodeOptions, PromptedTexts, TokenIds
 from ..tokenization.windows import WindowsReader
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
@@ -28,6 +29,14 @@ from .inputs import (
 VECTORS_AT_ONCE = 256  # scaled at once: 1 ms for 768 numbers
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
 Floats = NDArray[Any]
+# Of vectors [..., dimensions], as sentence-transformers computes it: of a distance the negative. A row at a time: a
+# matrix product would round a row differently by the number of rows.
+SIMILARITIES: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "cosine": lambda first, second: np.clip((first * second).sum(axis=-1), -1.0, 1.0),
+    "dot": lambda first, second: (first * second).sum(axis=-1),
+    "euclidean": lambda first, second: -np.linalg.norm(first - second, axis=-1),
+    "manhattan": lambda first, second: -np.abs(first - second).sum(axis=-1),
+}
 Combine = Callable[[Floats, NDArray[np.int64]], Floats]  # [windows, ...] and [windows] tokens added -> [...]
 
 
@@ -42,22 +51,18 @@ async def embed_texts(
     """[texts, dimensions] float32; `beside` as in `Tasks.chunks`."""
     pooling = _choose_pooling(tasks, request)
     options = OPTIONS[pooling]
-    prompted, prompt = prepend_prompt(tasks, texts, request)
-    if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-        options = await _options_without(tasks, prompt, tasks.reading(request, options))
-    if isinstance(request, WindowFields) and asks_for_windows(request, request):
-        windows = await read_windows(tasks, prompted, request, tasks.reading(request, options), prompt=prompt)
-        return Task(partial(tasks.tokenizer.start, windows), partial(_answer, tasks, request, pooling, windows))
-    chunks = partial(tasks.chunks, prompted, request, options, beside=beside)
-    return Task(chunks, partial(_answer, tasks, request, pooling, None))
+    texts = prepend_prompt(tasks, texts, request)
+    leaves_out = pooling == "sentence" and not tasks.manifest.embedding.include_prompt
+    if leaves_out and isinstance(texts, PromptedTexts):
+        options = tasks.reading(request, options)
+        (alone,) = await tasks.tokenizer.encode([texts.prompt], options, "right")
+        options = replace(options, pooled_from=len(alone) - 1)  # with [CLS] and without the prompt's last [SEP]
+    chunks = await read_texts(tasks, texts, request, options, beside=beside)
+    return Task(chunks, partial(_answer, tasks, request, pooling))
 
 
-async def _answer(
-    tasks: Tasks, request: EmbeddingFields, pooling: str, windows: WindowsReader | None, result: TaskResult
-) -> Floats:
-    defaults, vectors = tasks.embedding, [row[pooling][0] for row in result.rows]
-    if windows is not None:
-        vectors = await combine_windows(windows, result, vectors, mean)
+async def _answer(tasks: Tasks, request: EmbeddingFields, pooling: str, result: TaskResult) -> Floats:
+    defaults, vectors = tasks.embedding, await join_windows(result, [row[pooling][0] for row in result.rows])
     kept = defaults.kept_dimensions if pooling == defaults.pooling and request.dimensions is None else None
     if kept is not None and request.normalize is not None:  # cut, then scaled, if the request says so
         request = request.model_copy(update={"dimensions": kept})
@@ -92,10 +97,10 @@ def read_inputs(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request
     return TokenIds(cast(list[list[int]], [inputs] if isinstance(inputs[0], int) else inputs))
 
 
-def prepend_prompt(tasks: Tasks, texts: Sequence[str] | TokenIds, request: VectorFields) -> tuple[Sequence[str], str]:
-    """The texts with the request's prompt before each, and the prompt, which may be empty. Raises as `find_prompt`."""
+def prepend_prompt(tasks: Tasks, texts: Sequence[str] | TokenIds, request: VectorFields) -> Sequence[Any]:
+    """The texts with the request's prompt before each. Raises as `find_prompt`."""
     prompt = find_prompt(tasks.manifest, request)
-    return cast(Sequence[str], PromptedTexts(prompt, cast(Sequence[str], texts)) if prompt else texts), prompt
+    return PromptedTexts(prompt, cast(Sequence[str], texts)) if prompt else texts
 
 
 def find_prompt(manifest: Manifest, request: VectorFields) -> str:
@@ -135,13 +140,11 @@ def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
         routes = "/embed and /embed_all have" if pooling == "none" else "/embed has"
         message = f"pooling {pooling} gives a vector for each token: {routes} it, this route does not"
         raise Invalid(message, code="pooling")
-    if pooling not in tasks.manifest.heads:
-        if pooling == "sentence":
-            own = tasks.manifest.embedding.pooling
-            raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
-        raise tasks.no_head(pooling)
-    width = int(tasks.manifest.outputs[pooling].shape[-1])
-    check_dimensions(request, width)
+    if pooling == "sentence" and pooling not in tasks.manifest.heads:
+        own = tasks.manifest.embedding.pooling
+        raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
+    tasks.require_head(pooling)
+    check_dimensions(request, int(tasks.manifest.outputs[pooling].shape[-1]))
     return pooling
 
 
@@ -168,15 +171,9 @@ def cut_and_scale(vectors: Floats, request: EmbeddingFields, *, normalize: bool)
     return unit_length(own) if scales else np.ascontiguousarray(own)
 
 
-async def _options_without(tasks: Tasks, prompt: str, options: EncodeOptions) -> EncodeOptions:
-    """Leaves out of pooling as many tokens as the prompt alone has, with [CLS] and without its last [SEP]."""
-    (alone,) = await tasks.tokenizer.encode([prompt], options, "right")
-    return replace(options, pooled_from=len(alone) - 1)
-
-
-def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
+def asks_for_windows(request: TruncationFields) -> bool:
     """Whether texts are read as windows. Raises Invalid if they are also to be cut."""
-    if fields.long is None and fields.stride is None:
+    if not isinstance(request, WindowFields) or (request.long is None and request.stride is None):
         return False
     if request.truncate not in (None, False, "NONE"):
         message = "truncate: true cuts a text that is too long, and long: windows (or a stride) reads all of it"
@@ -184,24 +181,40 @@ def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
     return True
 
 
-async def read_windows(
-    tasks: Tasks, texts: Texts, fields: WindowFields, options: EncodeOptions, *, prompt: str = ""
-) -> WindowsReader:
-    """Windows, each of which begins with the prompt, as every text does, and counts as an input."""
+async def read_texts(
+    tasks: Tasks, texts: Sequence[Any], request: TruncationFields, options: EncodeOptions, *, beside: int = 0
+) -> Callable[[], TextChunk | Chunks]:
+    """Reads the texts whole, as `Tasks.chunks`, or as windows if the request asks for these.
+
+    Each window begins with the prompt of PromptedTexts, as every text does, and counts as an input.
+    """
+    if not asks_for_windows(request):
+        return partial(tasks.chunks, texts, request, options, beside=beside)
     size = 0
-    if prompt:
-        (alone,) = await tasks.tokenizer.encode([prompt], replace(options, spans=True), "right")
+    if isinstance(texts, PromptedTexts):
+        with_spans = replace(tasks.reading(request, options), spans=True)
+        (alone,) = await tasks.tokenizer.encode([texts.prompt], with_spans, "right")
         size = int((alone.spans[:, 0] >= 0).sum())  # without the special tokens around it
     tasks.check_count(texts)
-    most = tasks.limits.max_inputs
-    return tasks.tokenizer.window_reader(texts, options, stride=fields.stride, prompt=size, most=most)
+    stride, most = cast(WindowFields, request).stride, tasks.settings.max_inputs
+    return tasks.reader(WindowsReader, texts, request, options, asked_stride=stride, prompt=size, most=most)
 
 
-async def combine_windows(
-    windows: WindowsReader, result: TaskResult, answers: Sequence[Floats], combine: Combine
-) -> list[Floats]:
-    """The answer of each text, from the answers of all windows; the answer of a single window stays as it is."""
-    added, own = np.array(windows.added, np.int64), windows_of_texts(result)
+def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
+    """[...] of [windows, ...], in float64 weighted by the tokens that each window adds; then as it was."""
+    return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
+
+
+def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG001
+    """[...] of [windows, ...]."""
+    return np.asarray(answers.max(axis=0))
+
+
+async def join_windows(result: TaskResult, answers: list[Floats], combine: Combine = mean) -> list[Floats]:
+    """The answer of each text, from those of its windows; the answers of texts that are read whole stay as they are."""
+    if not result.sequences[0].added:
+        return answers
+    added, own = np.array([one.added for one in result.sequences], np.int64), windows_of_texts(result)
     return [
         answers[one.start] if one.stop - one.start == 1 else combine(np.stack(answers[one]), added[one])
         async for one in in_turns(own)
@@ -215,49 +228,18 @@ def windows_of_texts(result: TaskResult) -> list[slice]:
     return list(map(slice, [0, *ends[:-1]], ends))
 
 
-def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
-    """[...] of [windows, ...], in float64 weighted by the tokens that each window adds; then as it was."""
-    return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
-
-
-def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG001
-    """[...] of [windows, ...]."""
-    return np.asarray(answers.max(axis=0))
-
-
 async def similarity(tasks: Tasks, request: SimilarityRequest) -> Task:
     """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
     request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
-    return await similarities(tasks, [source], sentences, request, partial(locate_behind, "source_sentence", 1))
+    task = await similarities(tasks, [source], sentences, request)
+    return task._replace(locate=partial(locate_behind, "source_sentence", 1))
 
 
-def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The similarity of vectors [..., dimensions], as sentence-transformers computes it: of a distance the negative.
-
-    A row at a time: a matrix product would round a row differently by the number of rows.
-    """
-    match manifest.embedding.similarity:
-        case "dot":
-            return np.asarray((first * second).sum(axis=-1))
-        case "euclidean":
-            return np.asarray(-np.linalg.norm(first - second, axis=-1))
-        case "manhattan":
-            return np.asarray(-np.abs(first - second).sum(axis=-1))
-        case _:
-            return np.asarray(np.clip((first * second).sum(axis=-1), -1.0, 1.0))
-
-
-async def similarities(
-    tasks: Tasks,
-    first: Sequence[str],
-    second: Sequence[str],
-    fields: TruncationFields,
-    locate: Callable[[ServiceError], None],
-) -> Task:
+async def similarities(tasks: Tasks, first: Sequence[str], second: Sequence[str], fields: TruncationFields) -> Task:
     """[second] float32: of each text and the text of `first` at its place, or its only text, by the vectors of `embed`.
 
-    `locate` as in `Task`, for an error of all texts.
+    The index of an error is that of a text among all texts.
     """
     count, shared = len(first), {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
     # of unit length for a cosine; for another function as `encode` gives them
@@ -266,10 +248,10 @@ async def similarities(
     task = await embed_texts(tasks, [*first, *second], request, beside=count)
 
     def show(value: Floats, _: TaskResult) -> Floats:
-        vectors = value.astype(np.float64)
-        return compare(tasks.manifest, vectors[:count], vectors[count:]).astype(np.float32)
+        vectors, compare = value.astype(np.float64), SIMILARITIES[tasks.manifest.embedding.similarity or "cosine"]
+        return np.asarray(compare(vectors[:count], vectors[count:]), np.float32)
 
-    return task.then(show, locate=locate)
+    return task.then(show)
 
 
 def locate_behind(name: str, count: int, error: ServiceError) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..errors import Invalid, TooLarge
 from ..tokenization.chunks import TextChunk, each
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..turns import in_turns
-from .flow import Task, TaskResult, Tasks, check_chunk
+from .flow import Check, Task, TaskResult, Tasks, check_chunk
 from .inputs import (
     MAX_TOP_K,
     PARAMETERS,
@@ -103,7 +102,7 @@ FillMaskResponse = MaskCandidates | list[MaskCandidates] | list[JointCandidate] 
 
 async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> Task:
     """A single input, also in a list, gives a result; a longer list gives a list of results."""
-    asked = merge_parameters(request)
+    asked = request if request.parameters is None else merge_parameters(request)
     if asked.joint:
         return await _fill_together(tasks, asked)
     top_k, words = _top_k(tasks, asked), dict[Ids, str]()
@@ -112,8 +111,8 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> Task:
         if any(len(ids) > 1 for ids in words):
             return await _fill_words(tasks, asked, words, top_k)
     options = _options(top_k, tuple(sorted(ids[0] for ids in words)))
-    chunks = partial(tasks.chunks, as_list(asked.inputs), asked, options)
-    check = AnswerSize(tasks, min(top_k, len(words) or top_k)).check
+    chunks = partial(tasks.chunks, asked.inputs, asked, options)
+    check = answer_check(tasks, min(top_k, len(words) or top_k))
     return Task(chunks, partial(_answer, tasks, top_k, words), check)
 
 
@@ -126,7 +125,7 @@ async def _answer(tasks: Tasks, top_k: int, words: Mapping[Ids, str], result: Ta
 
 async def _fill_words(tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, str], top_k: int) -> Task:
     """For targets of which some have several pieces."""
-    texts = await _read(tasks, asked, AnswerSize(tasks, min(top_k, len(words))))
+    texts = await _read(tasks, asked, answer_check(tasks, min(top_k, len(words))))
 
     async def describe(text: EncodedText, logs: Scores) -> Any:
         per_mask = []
@@ -146,51 +145,50 @@ async def _fill_together(tasks: Tasks, asked: FillMaskRequest) -> Task:
     if asked.targets is not None:
         raise Invalid("targets are scored at each mask by itself, and joint fills all: send one of them", code="joint")
     beam, top_k = choose_beam(tasks, asked.beam, asked.top_k)
-    texts = await _read(tasks, asked, AnswerSize(tasks, top_k, joint=True))
+    texts = await _read(tasks, asked, answer_check(tasks, top_k, joint=True))
     task = await fill_together(tasks, texts, beam=beam, top_k=top_k)
     return task if len(texts) > 1 else task.then(lambda value, _: value[0])
 
 
-async def _read(tasks: Tasks, asked: FillMaskRequest, answer: "AnswerSize") -> list[EncodedText]:
+async def _read(tasks: Tasks, asked: FillMaskRequest, check: Check) -> list[EncodedText]:
     """The tokens of the texts, all with masks; raises what `fill_mask` does before the model runs."""
     read = list[EncodedText]()
-    async for chunk in each(tasks.chunks(as_list(asked.inputs), asked, _options(1, ()))):
-        check_chunk(chunk, answer.check)
+    async for chunk in each(tasks.chunks(asked.inputs, asked, _options(1, ()))):
+        check_chunk(chunk, check)
         read += chunk.work
     return read
 
 
-@dataclass(slots=True)
-class AnswerSize:
-    """The size of a response with so many candidates for each mask, or for each text (`joint`), each with its text."""
+def answer_check(tasks: Tasks, candidates: int, *, joint: bool = False) -> Check:
+    """For a response with so many candidates for each mask, or for each text (`joint`), each with its whole text.
 
-    tasks: Tasks
-    candidates: int
-    joint: bool = False
-    masks: int = 0
-    tokens: int = 0
+    Raises Invalid with the index of a text without a mask, TooLarge over MAX_ANSWER_TOKENS.
+    """
+    masks = tokens = 0
 
-    def check(self, chunk: TextChunk) -> None:
-        """Raises Invalid with the index of a text without a mask, TooLarge over MAX_ANSWER_TOKENS."""
+    def check(chunk: TextChunk) -> None:
+        nonlocal masks, tokens
         for index, one in zip(chunk.owners, chunk.work, strict=True):
             if not one.masks:
-                raise self._no_mask(one, index)
-            masks = 1 if self.joint else len(one.masks)
-            self.masks += masks
-            self.tokens += masks * self.candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS)
-        if self.tokens > MAX_ANSWER_TOKENS:
-            owners = f"{self.masks} texts" if self.joint else f"{self.masks} masks"
-            made = f"{self.candidates} candidates for each of {owners}, each with its whole text, make"
-            raise TooLarge(
-                f"{made} a response of {self.tokens} tokens; at most {MAX_ANSWER_TOKENS} are allowed: lower top_k or "
-                "split the request"
+                raise _no_mask(tasks, one, index)
+            own = 1 if joint else len(one.masks)
+            masks += own
+            tokens += own * candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS)
+        if tokens > MAX_ANSWER_TOKENS:
+            filled = f"{masks} texts" if joint else f"{masks} masks"
+            made = (
+                f"{candidates} candidates for each of {filled}, each with its whole text, make a response of {tokens}"
             )
+            limit = f"at most {MAX_ANSWER_TOKENS} are allowed: lower top_k or split the request"
+            raise TooLarge(f"{made} tokens; {limit}")
 
-    def _no_mask(self, tokens: EncodedText, index: int) -> Invalid:
-        most = self.tasks.manifest.max_tokens
-        cut = f"was cut away (at most {most} tokens): shorten the text, or cut its other side"
-        reason = cut if tokens.truncated else "was not found in the input"
-        return Invalid(f"the mask token {self.tasks.tokenizer.mask_token} {reason}", code="no_mask", index=index)
+    return check
+
+
+def _no_mask(tasks: Tasks, tokens: EncodedText, index: int) -> Invalid:
+    cut = f"was cut away (at most {tasks.manifest.max_tokens} tokens): shorten the text, or cut its other side"
+    reason = cut if tokens.truncated else "was not found in the input"
+    return Invalid(f"the mask token {tasks.tokenizer.mask_token} {reason}", code="no_mask", index=index)
 
 
 def _top_k(tasks: Tasks, asked: FillMaskRequest) -> int:

@@ -5,6 +5,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from packbert.model_export.artifact.batch import Row
@@ -12,14 +14,15 @@ from packbert.model_export.artifact.batch import Row
 from ..artifact import Manifest
 from ..errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
 from ..scheduling.batcher import Batcher
+from ..scheduling.queue import BULK_SHARE
 from ..scheduling.request import Chunk, Request
-from ..settings import RootTask
-from ..tokenization.chunks import Chunks, TextChunk
-from ..tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, no_tokens
+from ..settings import Settings
+from ..tokenization.chunks import Chunks, TextChunk, TextReader
+from ..tokenization.encoding import Direction, EncodedText, EncodeOptions, Texts, TokenIds, no_tokens
 from ..tokenization.tokenizer import Tokenizer
 from ..tokenization.tokens import encode_ids
 from ..turns import DEADLINE, in_turns
-from .defaults import EmbeddingDefaults
+from .defaults import EmbeddingDefaults, embedding_defaults, scorer
 from .inputs import SIDES, SpecialTokensField, TruncationFields
 
 CHUNK_TOKENS = 2048  # of sequences that a task has made itself
@@ -44,10 +47,7 @@ class TaskResult:
     compared: Sequence[Any] | None = None  # by a shadow: vectors, first candidates; None: those in the value
     model: str = ""  # digest of the model that answered, in a service that can swap it
 
-    @property
-    def stage_seconds(self) -> tuple[float, float, float, float]:
-        """Of tokenizing, queue, forward pass and formatting."""
-        return self.tokenize_seconds, self.queue_seconds, self.forward_seconds, self.format_seconds
+    stage_seconds = property(attrgetter("tokenize_seconds", "queue_seconds", "forward_seconds", "format_seconds"))
 
 
 Check = Callable[[TextChunk], None]
@@ -59,7 +59,9 @@ class Task(NamedTuple):
     chunks: Callable[[], TextChunk | Chunks] | None  # None: the model does not run
     answer: Callable[[TaskResult], Awaitable[Any]]  # the value of the response
     check: Check | None = None  # raises for texts that the task does not take
-    locate: Callable[[ServiceError], None] | None = None  # names the field of the input that an error has the index of
+    locate: Callable[[ServiceError], None] = lambda _: (
+        None
+    )  # names the field of the input that an error has the index of
     accepts_empty: bool = False  # a text without tokens is read as its special tokens
 
     def then(self, shape: Callable[[Any, TaskResult], Any], **changes: Any) -> "Task":
@@ -74,48 +76,55 @@ class Task(NamedTuple):
 Read = Callable[["Tasks", Any], Awaitable[Task]]  # of a request model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    max_inputs: int
-    truncate: bool  # for requests that do not set it
-    special_tokens: bool = False  # likewise
-    max_tokens: int = 2**62  # of a request whose answer grows with its tokens, or whose texts are run several times
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Tasks:
-    """The context of every task: a model and its limits."""
+    """The context of every task: a model and its settings."""
 
     manifest: Manifest
     tokenizer: Tokenizer
     queue: Batcher
-    limits: Limits
-    embedding: EmbeddingDefaults
-    scorer: str | None = None  # what scores documents, as `defaults.scorer` says
-    root_task: RootTask | None = None  # of a request that names no task; None: by the heads and the request
+    settings: Settings
     alone: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)  # held by the /attention request that runs
+
+    @cached_property
+    def embedding(self) -> EmbeddingDefaults:
+        return embedding_defaults(self.manifest, self.settings)
+
+    @cached_property
+    def scorer(self) -> str | None:
+        return scorer(self.manifest, self.settings)
+
+    @property
+    def max_tokens(self) -> int:
+        """Of a request whose answer grows with its tokens, or whose texts are run several times."""
+        return int(self.settings.max_waiting_tokens * BULK_SHARE)
 
     def require_head(self, head: str) -> None:
         """Raises NoSuchHead."""
         if head not in self.manifest.heads:
-            raise self.no_head(head)
-
-    def no_head(self, head: str) -> NoSuchHead:
-        why = self.manifest.missing.get(head, f"family {self.manifest.family} has none")
-        return NoSuchHead(f"this model has no {head} head: {why}; it has {', '.join(self.manifest.heads)}")
+            why = self.manifest.missing.get(head, f"family {self.manifest.family} has none")
+            raise NoSuchHead(f"this model has no {head} head: {why}; it has {', '.join(self.manifest.heads)}")
 
     def chunks(
-        self, texts: Sequence[Any], request: TruncationFields, options: EncodeOptions, *, beside: int = 0
+        self, texts: str | Sequence[Any], request: TruncationFields, options: EncodeOptions, *, beside: int = 0
     ) -> TextChunk | Chunks:
-        """The sequences of the texts, which may be TokenIds; `beside`: texts that do not count as inputs.
+        """The sequences of a text or of texts, which may be TokenIds; `beside`: texts that do not count as inputs.
 
         Raises Invalid for no texts, TooLarge for too many, and what the tokenizer raises.
         """
+        texts = [texts] if isinstance(texts, str) else texts
         self.check_count(texts, beside=beside)
         truncation, options = self.truncation(request), self.reading(request, options)
         if isinstance(texts, TokenIds):
             return self._chunks_of_ids(texts, options, truncation)
         return self.tokenizer.chunks(texts, options, truncation)
+
+    def reader(
+        self, kind: type[TextReader], texts: Texts, request: SpecialTokensField, options: EncodeOptions, **fields: Any
+    ) -> Callable[[], TextChunk | Chunks]:
+        """Reads the texts as `kind` does, which has these `fields`. Raises as Tokenizer.reader."""
+        reader = self.tokenizer.reader(kind, texts, self.reading(request, options), **fields)
+        return partial(self.tokenizer.start, reader)
 
     async def _chunks_of_ids(self, texts: TokenIds, options: EncodeOptions, truncation: Direction | None) -> Chunks:
         sequences = await encode_ids(self.tokenizer, texts, options, truncation)
@@ -123,7 +132,7 @@ class Tasks:
             yield chunk
 
     def check_count(self, inputs: Sequence[object], *, beside: int = 0) -> None:
-        count, most = len(inputs) - beside, self.limits.max_inputs
+        count, most = len(inputs) - beside, self.settings.max_inputs
         if count < 1:
             raise Invalid("the request has no inputs: send at least one", code="empty")
         if count > most:
@@ -131,14 +140,14 @@ class Tasks:
 
     def truncation(self, request: TruncationFields) -> Direction | None:
         """The side to cut texts that are too long on; None to refuse them."""
-        truncate = self.limits.truncate if request.truncate is None else request.truncate
+        truncate = self.settings.truncate if request.truncate is None else request.truncate
         if isinstance(truncate, str):
             return SIDES[truncate]
         return request.truncation_direction if truncate else None
 
     def reads_special_tokens(self, request: SpecialTokensField) -> bool:
         """Whether all special tokens in a text are read as such."""
-        return self.limits.special_tokens if request.special_tokens is None else request.special_tokens
+        return self.settings.special_tokens if request.special_tokens is None else request.special_tokens
 
     def reading(self, request: SpecialTokensField, options: EncodeOptions) -> EncodeOptions:
         """The options with the special tokens that the request asks for."""
@@ -155,8 +164,7 @@ async def answer_request(tasks: Tasks, read: Read, request: Any) -> TaskResult:
     try:
         await _run(tasks.queue, task, task.chunks(), result, started)
     except ServiceError as error:
-        if task.locate is not None:
-            task.locate(error)
+        task.locate(error)
         raise
     result.received = time.perf_counter()
     result.value = await task.answer(result)

@@ -258,3 +258,18 @@ def merge_parameters(request: Request) -> Request:
 def _set_fields(body: Body) -> dict[str, Any]:
     """The fields that the client sent and that are not null."""
     return {name: value for name in body.model_fields_set if (value := getattr(body, name)) is not None}
+
+
+def choose_indices(asked: Sequence[int], count: int, name: str, *, way_out: str, known: str, twice: str) -> list[int]:
+    """The indices that the field `name` asks for, from 0; a negative index counts from the end.
+
+    Raises Invalid, in which the other arguments stand, for none, for an index out of `count`, and for the same twice.
+    """
+    if not asked:
+        raise Invalid(f"{name} is empty: name at least one, {way_out}", code=name)
+    if (wrong := next((index for index in asked if not -count <= index < count), None)) is not None:
+        raise Invalid(f"{name} has {wrong}; this model has {known}", code=name)
+    found = [index % count for index in asked]
+    if (more := next((index for index in found if found.count(index) > 1), None)) is not None:
+        raise Invalid(f"{name} has {twice.format(more)}", code=name)
+    return found

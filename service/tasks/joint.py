@@ -175,10 +175,5 @@ async def _describe(tasks: Tasks, search: Search, top_k: int) -> list[dict[str, 
 
 def _neighbours(positions: Sequence[int]) -> list[list[int]]:
     """The masks in runs without another token between them."""
-    runs: list[list[int]] = []
-    for mask, position in enumerate(positions):
-        if mask and position == positions[mask - 1] + 1:
-            runs[-1].append(mask)
-        else:
-            runs.append([mask])
-    return runs
+    gaps = np.flatnonzero(np.diff(positions) > 1) + 1
+    return [run.tolist() for run in np.split(np.arange(len(positions)), gaps)]

@@ -7,19 +7,16 @@ tokens of its word (Kauf and Ivanova 2023). Every token is a pass of the model.
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
-from packbert.model_export.artifact.rows import Ints
 
 from ..errors import Invalid, NoSuchHead, TooLarge
-from ..tokenization.encoding import NO_SPANS, Direction, EncodedText, no_tokens, too_long
+from ..tokenization.encoding import NO_SPANS, Direction, EncodedText, no_tokens, too_long, word_runs
 from ..tokenization.tokenizer import Tokenizer
 from ..tokenization.tokens import TokenDetails, describe_tokens
 from ..turns import in_turns
@@ -55,49 +52,28 @@ class Likelihood(BaseModel):
 LikelihoodResponse = Likelihood | list[Likelihood]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sentence:
-    """A text as the model takes it, and its tokens that are scored."""
-
-    ids: Ints  # [length]
-    types: Ints  # [length]
-    details: TokenDetails
-    details_at: list[int]  # [scored]: the tokens in `details`
-    positions: NDArray[np.intp]  # [scored]: the same tokens in `ids`
-    truncated: bool
-
-    @property
-    def cost(self) -> int:
-        """Tokens of all passes."""
-        return len(self.ids) * len(self.positions)
-
-    @property
-    def words(self) -> list[int | None]:
-        """[scored] The index of each token's word."""
-        return [word if word >= 0 else None for word in self.details.words[self.details_at].tolist()]
-
-
 async def score_sentences(tasks: Tasks, texts: Sequence[str], request: TruncationFields, variant: Variant) -> Task:
     """For each text what `Likelihood` documents.
 
     Raises NoSuchHead, Invalid with the text's index, and TooLarge if the passes are more than the queue takes.
     """
     tasks.require_head("fill_mask")
-    if tasks.tokenizer.mask_id < 0:
+    if (mask_id := tasks.tokenizer.mask_id) < 0:
         raise NoSuchHead("this model's tokenizer has no mask token, and a likelihood needs one")
     tasks.check_count(texts)
-    limit, direction, mask_id = tasks.manifest.max_tokens, tasks.truncation(request), tasks.tokenizer.mask_id
-    check, special = partial(_check_tokens, tasks.limits.max_tokens), tasks.reads_special_tokens(request)
-    found = await describe_tokens(tasks.tokenizer, texts, add_special_tokens=True, special_tokens=special, check=check)
-    sentences = [_sentence(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
-    count, tokens = sum(len(one.positions) for one in sentences), sum(one.cost for one in sentences)
+    describe, check = partial(describe_tokens, tasks.tokenizer), partial(_check_tokens, tasks.max_tokens)
+    how: Any = {"add_special_tokens": True, "special_tokens": tasks.reads_special_tokens(request), "check": check}
+    found = await tasks.tokenizer.read(texts, describe, **how)
+    limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
+    sentences = [_cut(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
+    count, tokens = sum(len(one.own) for one in sentences), sum(map(_cost, sentences))
     check_cost(tasks, count, tokens, WAY_OUT)
 
     async def answer(result: TaskResult) -> LongList:
-        result.truncated, rows = sum(one.truncated for one in sentences), iter(result.rows)
-        value = LongList()
+        result.truncated = sum(len(one) < len(whole) for one, whole in zip(sentences, found, strict=True))
+        rows, value = iter(result.rows), LongList()
         async for sentence in in_turns(sentences):
-            own = [next(rows) for _ in sentence.positions]
+            own = [next(rows) for _ in sentence.own]
             value.append(_describe(tasks.tokenizer, sentence, own, variant))
         return value
 
@@ -111,72 +87,62 @@ def _check_tokens(most: int, tokens: int) -> None:
         raise TooLarge(f"{message} (nine tenths of BERT_MAX_WAITING_TOKENS): {WAY_OUT}")
 
 
-def _sentence(details: TokenDetails, limit: int, direction: Direction | None, index: int) -> Sentence:
+def _cut(details: TokenDetails, limit: int, direction: Direction | None, index: int) -> TokenDetails:
     """Raises Invalid for a text without tokens, and for a text with more than `limit` if nothing may be cut."""
-    own = np.flatnonzero(details.special == 0)
+    own, over = details.own, max(0, len(details) - limit)
     if not len(own):
         raise no_tokens("input", index)
-    over = max(0, len(details.ids) - limit)
     if over and direction is None:
-        raise too_long(str(len(details.ids)), limit, index)
+        raise too_long(str(len(details)), limit, index)
     if over >= len(own):
         message = f"this model takes at most {limit} tokens: there is no room for a text, truncated or not"
         raise Invalid(message, code="too_long", index=index)
-    kept = own[over:] if direction == "left" else own[: len(own) - over]
-    places = np.sort(np.concatenate([np.flatnonzero(details.special), kept]))
-    return Sentence(
-        ids=details.ids[places],
-        types=details.types[places],
-        details=details,
-        details_at=kept.tolist(),
-        positions=np.flatnonzero(details.special[places] == 0),
-        truncated=over > 0,
-    )
+    return details.without(own[:over] if direction == "left" else own[len(own) - over :]) if over else details
 
 
-def _passes(sentence: Sentence, variant: Variant, mask_id: int) -> Iterator[EncodedText]:
+def _cost(details: TokenDetails) -> int:
+    """Tokens of all passes."""
+    return len(details) * len(details.own)
+
+
+def _passes(details: TokenDetails, variant: Variant, mask_id: int) -> Iterator[EncodedText]:
     """The text with each token masked in turn, and with `within_word` the later tokens of its word too."""
-    positions = sentence.positions
-    ends = _word_ends(sentence.words) if variant == "within_word" else range(1, len(positions) + 1)
+    own = details.own
+    ends: Sequence[int] = range(1, len(own) + 1)
+    if variant == "within_word":
+        firsts, ends_of_words = word_runs(details.words[own])
+        ends = np.repeat(ends_of_words, ends_of_words - firsts).tolist()
     for n, end in enumerate(ends):
-        ids = sentence.ids.copy()
-        ids[positions[n:end]] = mask_id
+        ids = details.ids.copy()
+        ids[own[n:end]] = mask_id
         yield EncodedText(
             ids=ids,
-            types=sentence.types,
+            types=details.types,
             outputs=OUTPUTS,
-            masks=(int(positions[n]),),
-            targets=(int(sentence.ids[positions[n]]),),
-            truncated=sentence.truncated,
+            masks=(int(own[n]),),
+            targets=(int(details.ids[own[n]]),),
+            truncated=False,
             empty=False,
             spans=NO_SPANS,
         )
 
 
-def _word_ends(words: Sequence[int | None]) -> list[int]:
-    """For each token the index behind the last token of its word."""
-    ends = list(range(1, len(words) + 1))
-    for n in range(len(words) - 2, -1, -1):
-        if words[n] is not None and words[n] == words[n + 1]:
-            ends[n] = ends[n + 1]
-    return ends
-
-
-def _describe(tokenizer: Tokenizer, sentence: Sentence, rows: Sequence[Row], variant: Variant) -> dict[str, Any]:
+def _describe(tokenizer: Tokenizer, details: TokenDetails, rows: Sequence[Row], variant: Variant) -> dict[str, Any]:
     """A text as in the response."""
-    details, spans = sentence.details, sentence.details.spans[sentence.details_at].tolist()
+    own, spans = details.own.tolist(), details.spans.tolist()
+    words = [word if word >= 0 else None for word in details.words[own].tolist()]
     scored: list[dict[str, Any]] = []
-    for at, word, (start, stop), row in zip(sentence.details_at, sentence.words, spans, rows, strict=True):
-        piece, ((score,),) = details.piece(at, tokenizer), log_probabilities(row)
+    for at, word, row in zip(own, words, rows, strict=True):
+        (start, stop), piece, ((score,),) = spans[at], details.piece(at, tokenizer), log_probabilities(row)
         scored.append({"piece": piece, "start": start, "stop": stop, "word": word, "log_probability": score})
     total = sum(one["log_probability"] for one in scored)
     per_token = total / len(scored)
     return {
         "pseudo_log_likelihood": total,
         "per_token": per_token,
-        "per_word": total / len({*sentence.words}),
+        "per_word": total / len({*words}),
         "pseudo_perplexity": math.exp(-per_token) if -per_token < math.log(sys.float_info.max) else sys.float_info.max,
         "tokens": scored,
         "variant": variant,
-        "cost_tokens": sentence.cost,
+        "cost_tokens": _cost(details),
     }

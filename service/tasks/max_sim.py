@@ -1,8 +1,7 @@
 """MaxSim (Khattab and Zaharia 2020): each vector of a query counts with its largest product in a document."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.batch import Row
 
 from ..errors import TooLarge
-from ..tokenization.chunks import Chunks, each
+from ..tokenization.chunks import Chunks, TextChunk, TextReader, each
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from .embed import locate_behind, prepend_prompt
 from .flow import Task, TaskResult, Tasks
@@ -39,55 +38,50 @@ async def score_by_tokens(
 
     The index of an error is that of a document; an error of a query has none.
     """
-    scoring = _Scoring(tasks, queries, documents, request)
-    return Task(scoring.chunks, scoring.answer, locate=partial(locate_behind, "query", len(queries)))
+    count, width = len(queries), int(tasks.manifest.outputs["multi"].shape[-1])
+    query_vectors, scores = list[NDArray[Any]](), list[float]()
 
-
-@dataclass(slots=True, eq=False)
-class _Scoring:
-    """The queries and then the documents of a request, whose vectors are let go of as they are scored."""
-
-    tasks: Tasks
-    queries: Sequence[str]
-    documents: Sequence[str]
-    request: TruncationFields
-    scores: list[float] = field(default_factory=list)
-    _vectors: list[NDArray[Any]] = field(default_factory=list)  # of each query
-
-    async def answer(self, result: TaskResult) -> NDArray[np.float64]:
-        result.compared = ()
-        return np.array(self.scores)
-
-    async def chunks(self) -> Chunks:
-        """Raises TooLarge for too many queries."""
-        tasks, texts, count = self.tasks, [*self.queries, *self.documents], len(self.queries)
-        tasks.check_count(texts, beside=count)
-        most, expected = MAX_HELD // int(tasks.manifest.outputs["multi"].shape[-1]), sum(map(len, self.documents))
-        waiting, held = list[tuple[str, EncodedText]](), 0
-        for side, first, end in (("query", 0, count), ("document", count, len(texts))):
-            read, _ = prepend_prompt(tasks, texts[:end], VectorFields(prompt_name=side))
-            options = tasks.reading(self.request, options_of(tasks, side))
-            made = tasks.tokenizer.chunks(read, options, tasks.truncation(self.request), first=first)
-            async for chunk in each(made):
-                waiting += [(side, one) for one in chunk.work]
-                held += chunk.tokens
-                if side == "query":
-                    chunk.left += max(1, expected // CHARACTERS_PER_TOKEN)
-                    if held > most:
-                        raise TooLarge(f"the queries have more than {most} tokens in all: split the request")
-                chunk.needs_rows = held > most or not chunk.left
-                if (rows := (yield chunk)) is not None:
-                    await asyncio.to_thread(self._add, waiting, rows)
-                    waiting, held = [], 0
-
-    def _add(self, texts: Sequence[tuple[str, EncodedText]], rows: Sequence[Row]) -> None:
-        """Keeps the vectors of queries, and scores documents by them."""
-        averages = self.tasks.manifest.sides["query"].averages
+    def add(texts: Sequence[tuple[str, EncodedText]], rows: Sequence[Row]) -> None:
+        """Keeps the vectors of queries, scores documents by them, and lets go of the documents' vectors."""
         for (side, tokens), row in zip(texts, rows, strict=True):
-            vectors = own_vectors(self.tasks, side, tokens, row)
+            vectors = own_vectors(tasks, side, tokens, row)
             if side == "query":
-                self._vectors.append(vectors)
+                query_vectors.append(vectors)
                 continue
-            query = self._vectors[len(self.scores) % len(self._vectors)]
-            best = (query @ vectors.T).max(axis=1).astype(np.float64)
-            self.scores.append(float(best.mean() if averages else best.sum()))
+            best = (query_vectors[len(scores) % count] @ vectors.T).max(axis=1).astype(np.float64)
+            scores.append(float(best.mean() if tasks.manifest.sides["query"].averages else best.sum()))
+
+    async def chunks() -> Chunks:
+        """The queries and then the documents. Raises TooLarge for too many queries."""
+        most, expected = MAX_HELD // width, sum(map(len, documents))
+        waiting, held = list[tuple[str, EncodedText]](), 0
+        async for side, chunk in _read_sides(tasks, queries, documents, request):
+            waiting += [(side, one) for one in chunk.work]
+            held += chunk.tokens
+            if side == "query":
+                chunk.left += max(1, expected // CHARACTERS_PER_TOKEN)
+                if held > most:
+                    raise TooLarge(f"the queries have more than {most} tokens in all: split the request")
+            chunk.needs_rows = held > most or not chunk.left
+            if (rows := (yield chunk)) is not None:
+                await asyncio.to_thread(add, waiting, rows)
+                waiting, held = [], 0
+
+    async def answer(result: TaskResult) -> NDArray[np.float64]:
+        result.compared = ()
+        return np.array(scores)
+
+    return Task(chunks, answer, locate=partial(locate_behind, "query", count))
+
+
+async def _read_sides(
+    tasks: Tasks, queries: Sequence[str], documents: Sequence[str], request: TruncationFields
+) -> AsyncIterator[tuple[str, TextChunk]]:
+    """The chunks of the queries and then of the documents, each with its side."""
+    texts, count = [*queries, *documents], len(queries)
+    tasks.check_count(texts, beside=count)
+    for side, first, end in (("query", 0, count), ("document", count, len(texts))):
+        read = prepend_prompt(tasks, texts[:end], VectorFields(prompt_name=side))
+        how = {"truncate": tasks.truncation(request), "position": first}
+        async for chunk in each(tasks.reader(TextReader, read, request, options_of(tasks, side), **how)()):
+            yield side, chunk

@@ -68,11 +68,11 @@ async def _score_texts(
     *,
     raw: bool,
 ) -> Task:
-    """[second] float64; the rest as in `score_pairs`, and `locate` as in `similarities`."""
+    """[second] float64; the rest as in `score_pairs`, and `locate` as in `Task`, for vectors."""
     if tasks.scorer == "maxsim":
         return await score_by_tokens(tasks, first, second, request)
     if tasks.scorer == "cosine":
-        return (await similarities(tasks, first, second, request, locate))._replace(accepts_empty=True)
+        return (await similarities(tasks, first, second, request))._replace(locate=locate, accepts_empty=True)
     if tasks.scorer is None:
         raise _no_scorer(tasks.manifest)
     score = SCORE_FUNCTIONS["none" if raw else tasks.manifest.relevance_scores]

@@ -25,7 +25,7 @@ Scores = dict[tuple[int, Ids], float]  # index of the mask, ids of a target -> i
 
 def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
     """Raises TooLarge if passes with so many `tokens` in all are more than the queue takes at once."""
-    most = tasks.limits.max_tokens
+    most = tasks.max_tokens
     if tokens > most:
         cost = f"the request takes {passes} passes of the model with {tokens} tokens in all"
         raise TooLarge(f"{cost}; at most {most} are allowed (nine tenths of BERT_MAX_WAITING_TOKENS): {way_out}")

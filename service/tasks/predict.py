@@ -1,7 +1,6 @@
 """Labels of texts and pairs: request and response models, and the scores."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import Invalid
 from ..tokenization.encoding import EncodeOptions, Text
 from ..turns import in_turns
-from .embed import Combine, asks_for_windows, combine_windows, largest, mean, read_windows
+from .embed import Combine, asks_for_windows, join_windows, largest, mean, read_texts
 from .flow import Task, TaskResult, Tasks
 from .inputs import (
     PARAMETERS,
@@ -106,29 +105,24 @@ async def predict(tasks: Tasks, request: PredictRequest) -> Task:
     texts, single = _texts(request.inputs)
     single = single and request.parameters is None
     request = merge_parameters(request)
-    score, combine, windows = _score_function(tasks, request), _window_function(request), None
-    if combine is not None:
-        windows = await read_windows(tasks, texts, request, tasks.reading(request, OPTIONS))
+    score, combine = _score_function(tasks, request), _window_function(request)
+    chunks = await read_texts(tasks, texts, request, OPTIONS)
 
     async def answer(result: TaskResult) -> Any:
         scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
-        if windows is not None and combine is not None:
-            scores = await combine_windows(windows, result, scores, combine)
+        scores = await join_windows(result, scores, combine)
         ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])
         return ranked[0] if single else ranked
 
-    read = partial(tasks.chunks, texts, request, OPTIONS)
-    return Task(partial(tasks.tokenizer.start, windows) if windows else read, answer)
+    return Task(chunks, answer)
 
 
-def _window_function(request: PredictRequest) -> Combine | None:
-    """What makes a text's scores of those of its windows; None for a request without windows."""
-    if asks_for_windows(request, request):
-        return WINDOW_FUNCTIONS[request.window_scores or "mean"]
-    if request.window_scores is not None:
+def _window_function(request: PredictRequest) -> Combine:
+    """What makes a text's scores of those of its windows."""
+    if not asks_for_windows(request) and request.window_scores is not None:
         message = "window_scores joins the scores of windows, and this request has none: send long: windows too"
         raise Invalid(message, code="parameters")
-    return None
+    return WINDOW_FUNCTIONS[request.window_scores or "mean"]
 
 
 def _score_function(tasks: Tasks, request: PredictRequest) -> Callable[[Floats], Floats]:

@@ -48,7 +48,7 @@ async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest) -> Task:
     """A list of weights for each text; always a list of lists."""
     _require(tasks, request.force)
     fields = VectorFields(prompt_name=request.prompt_name)
-    texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, fields), fields)
+    texts = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, fields), fields)
     of_tokens = tasks.manifest.sparse == TOKEN_WEIGHTS
 
     async def answer(result: TaskResult) -> MadeList:

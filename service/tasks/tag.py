@@ -1,8 +1,9 @@
 """/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
+from itertools import accumulate, chain, groupby, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import BaseModel, Field
 from ..errors import Invalid, TooLarge
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..turns import in_turns
-from .embed import asks_for_windows, read_windows, windows_of_texts
+from .embed import asks_for_windows, read_texts, windows_of_texts
 from .flow import Task, TaskResult, Tasks, check_sum
 from .inputs import (
     PARAMETERS,
@@ -67,26 +68,25 @@ TagResponse = list[Tag] | list[list[Tag]]
 
 async def tag(tasks: Tasks, request: TagRequest) -> Task:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
-    request, texts, windows = merge_parameters(request), as_list(request.inputs), None
-    if asks_for_windows(request, request):
-        if request.aggregation_strategy in (None, "none"):
-            message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
-            raise Invalid(f"{message}: send simple, first, average or max", code="stride")
-        windows = await read_windows(tasks, texts, request, tasks.reading(request, OPTIONS))
+    request, texts = merge_parameters(request), as_list(request.inputs)
+    if asks_for_windows(request) and request.aggregation_strategy in (None, "none"):
+        message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
+        raise Invalid(f"{message}: send simple, first, average or max", code="stride")
+    chunks = await read_texts(tasks, texts, request, OPTIONS)
 
     async def answer(result: TaskResult) -> Any:
         value: list[list[Tagged]] = [[] for _ in texts]
         async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
             scores = softmax(row["tags"].astype(np.float64))
             value[index] += _tag_sequence(tasks, texts[index], tokens, scores, request)
-        async for index, own in in_turns(enumerate(windows_of_texts(result) if windows else ())):
+        windows = windows_of_texts(result) if result.sequences[0].added else ()
+        async for index, own in in_turns(enumerate(windows)):
             if own.stop - own.start > 1:
                 value[index] = _join_windows(value[index])
         return LongList(value) if isinstance(request.inputs, list) else value[0]
 
-    read = partial(tasks.chunks, texts, request, OPTIONS)
-    check = check_sum(attrgetter("tokens"), partial(_check_tokens, tasks.limits.max_tokens))
-    return Task(partial(tasks.tokenizer.start, windows) if windows else read, answer, check)
+    check = check_sum(attrgetter("tokens"), partial(_check_tokens, tasks.max_tokens))
+    return Task(chunks, answer, check)
 
 
 def _check_tokens(most: int, tokens: int) -> None:
@@ -147,50 +147,44 @@ def _tag_words(
     prefix, if no space is before it.
     """
     unknown, marked = tasks.manifest.special_tokens.get("unk"), tasks.tokenizer.marks_subwords
-    words: list[list[Tagged]] = []
-    for token in tagged:
+
+    def begins(token: Tagged) -> bool:
         start, end = token["start"], token["end"]
         if tokens.ids[token["index"]] == unknown:
-            continues = False
-        elif marked:
-            continues = len(token["word"]) != end - start
-        else:
-            continues = start > 0 and " " not in text[start - 1 : start + 1]
-        if continues and words:
-            words[-1].append(token)
-        else:
-            words.append([token])
-    return [_tag_word(tasks, word, combine(scores[[token["index"] for token in word]])) for word in words]
+            return True
+        return bool(len(token["word"]) == end - start if marked else start == 0 or " " in text[start - 1 : start + 1])
+
+    words = []
+    for word in _runs(tagged, map(begins, tagged)):
+        own = combine(scores[[token["index"] for token in word]])  # [tags]
+        best = int(own.argmax())
+        words.append(_join(tasks, word, "entity", tasks.manifest.labels[best], float(own[best])))
+    return words
 
 
-def _tag_word(tasks: Tasks, word: Sequence[Tagged], scores: Floats) -> Tagged:
-    """`scores` [tags], of the whole word."""
-    best = int(scores.argmax())
-    spelled = tasks.tokenizer.join_pieces([token["word"] for token in word])
-    place = {"start": word[0]["start"], "end": word[-1]["end"]}
-    return {"entity": tasks.manifest.labels[best], "score": float(scores[best]), "word": spelled} | place
+def _runs(tagged: Sequence[Tagged], begins: Iterable[bool]) -> list[list[Tagged]]:
+    """The tokens in runs; `begins`: whether a run begins with each token."""
+    numbered = groupby(zip(accumulate(begins), tagged, strict=False), itemgetter(0))
+    return [[token for _, token in run] for _, run in numbered]
+
+
+def _join(tasks: Tasks, run: Sequence[Tagged], kind: str, label: str, score: float) -> Tagged:
+    """A word, or a group of tokens; `kind` is the name of the label."""
+    word = tasks.tokenizer.join_pieces([token["word"] for token in run])
+    return {kind: label, "score": score, "word": word, "start": run[0]["start"], "end": run[-1]["end"]}
 
 
 def _group(tasks: Tasks, tagged: Sequence[Tagged]) -> list[Tagged]:
     """Neighbours of the same entity together; a B- starts a new group."""
-    groups: list[list[Tagged]] = []
-    for token in tagged:
-        same = groups and _entity(token) == _entity(groups[-1][-1])
-        if same and not token["entity"].startswith("B-"):
-            groups[-1].append(token)
-        else:
-            groups.append([token])
-    return [_merge(tasks, group) for group in groups]
+    begins = (one["entity"].startswith("B-") or _entity(one) != _entity(last) for last, one in pairwise(tagged))
+    groups = []
+    for group in _runs(tagged, chain([True], begins)):
+        score = float(np.mean([token["score"] for token in group]))
+        groups.append(_join(tasks, group, "entity_group", group[0]["entity"].split("-", 1)[-1], score))
+    return groups
 
 
 def _entity(token: Tagged) -> str:
     """The tag without its B- or I-."""
     entity: str = token["entity"]
     return entity[2:] if entity.startswith(("B-", "I-")) else entity
-
-
-def _merge(tasks: Tasks, group: Sequence[Tagged]) -> Tagged:
-    entity = group[0]["entity"].split("-", 1)[-1]
-    word = tasks.tokenizer.join_pieces([token["word"] for token in group])
-    score = float(np.mean([token["score"] for token in group]))
-    return {"entity_group": entity, "score": score, "word": word, "start": group[0]["start"], "end": group[-1]["end"]}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from ..errors import Invalid, TooLarge
 from ..tokenization.encoding import PromptedTexts, Text, Texts
-from ..tokenization.tokens import TokenDetails, count_tokens, describe_tokens
+from ..tokenization.tokens import TokenDetails, describe_tokens
 from ..turns import in_turns
 from .embed import stated_prompt
 from .flow import Task, TaskResult, Tasks
@@ -63,13 +63,14 @@ async def tokenize(tasks: Tasks, request: TokenizeRequest) -> Task:
     """A list of tokens for each text, whatever its length; always a list of lists."""
     texts = _texts(tasks, request)
     tasks.check_count(texts)
-    how = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
+    how: Any = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
     how["special_tokens"] = tasks.reads_special_tokens(request)
 
     async def answer(_: TaskResult) -> Any:
         if request.count:
-            return await count_tokens(tasks.tokenizer, texts, **how)
-        found = await describe_tokens(tasks.tokenizer, texts, **how, check=check_answer_size)
+            return await tasks.tokenizer.read(texts, len, **how)
+        describe = partial(describe_tokens, tasks.tokenizer)
+        found = await tasks.tokenizer.read(texts, describe, **how, check=check_answer_size)
         return MadeList(partial(_show, tasks, details=request.details), texts, found)
 
     return Task(None, answer)

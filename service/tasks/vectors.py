@@ -13,18 +13,16 @@ from packbert.model_export.artifact.batch import LAST
 
 from ..errors import Invalid, TooLarge
 from ..tokenization.encoding import EncodedText, EncodeOptions, TokenIds
-from ..tokenization.tokens import TokenDetails, describe_tokens
 from ..turns import in_turns
 from .embed import (
     asks_for_windows,
     check_dimensions,
-    combine_windows,
     cut_and_scale,
     embed,
-    mean,
+    join_windows,
     prepend_prompt,
     read_inputs,
-    read_windows,
+    read_texts,
     stack_vectors,
 )
 from .flow import Check, Task, TaskResult, Tasks, check_sum
@@ -35,6 +33,7 @@ from .inputs import (
     LayerPooling,
     TextsWithPrompt,
     Vectors,
+    choose_indices,
     merge_parameters,
 )
 from .max_sim import options_of, own_vectors
@@ -46,24 +45,6 @@ MAX_LAYER_WEIGHT = 1_000_000  # far from what float32 cannot hold
 MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
 VECTOR = [[[0.1, -0.2]]]
 Floats = NDArray[np.float32]
-
-
-def find_words(tokens: EncodedText, details: TokenDetails) -> list[slice]:
-    """The tokens of each word of a text, in its order; special tokens belong to none.
-
-    `tokens` have spans, and may be cut on a side; `details` are the whole text's, without special tokens. A word is
-    what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, if the tokenizer
-    splits them.
-    """
-    own = np.flatnonzero(tokens.spans[:, 0] >= 0)
-    is_start = np.array_equal(details.spans[: len(own)], tokens.spans[own])
-    words = details.words[: len(own)] if is_start else details.words[len(details) - len(own) :]
-    numbers = np.full(len(tokens), -1)
-    numbers[own] = words
-    firsts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
-    ends = np.append(firsts[1:], len(numbers))
-    found = numbers[firsts] >= 0
-    return list(map(slice, firsts[found].tolist(), ends[found].tolist()))
 
 
 def average_words(states: NDArray[np.generic], words: Sequence[slice]) -> NDArray[np.float32]:
@@ -84,52 +65,39 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest) -> Task:
         message = f"pooling {pooling} reads the last layer alone; with layers, send pooling cls, mean or none"
         raise Invalid(message, code="pooling")
     count, hidden = tasks.manifest.sizes["layers"], tasks.manifest.sizes["hidden"]
-    layers = choose_layers(request.layers or [], count)
+    layers = choose_indices(
+        request.layers or (),
+        count + 1,
+        "layers",
+        way_out="0 for the embeddings, -1 for the last layer",
+        known=f"0 (the embeddings) to {count}, or -{count + 1} to -1 counted from the end",
+        twice="layer {} twice: name each layer once",
+    )
     _check_weights(request.layer_pooling, len(layers))
     check_dimensions(request, hidden * (len(layers) if request.layer_pooling == "concat" else 1))
-    texts, prompt = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
+    texts = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
-    options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans)
+    options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans, words=request.words)
 
     def join(row: NDArray[np.generic]) -> Floats:
         return join_layers(row.reshape(len(layers), -1, hidden), request.layer_pooling)
 
     if pooling == "none":
         return _of_tokens(tasks, texts, request, options, hidden * len(layers), join)
-    windows = None
-    if asks_for_windows(request, request):
-        check_answer_size(len(texts), hidden * len(layers), of="texts")
-        windows = await read_windows(tasks, texts, request, tasks.reading(request, options), prompt=prompt)
+    width, check = hidden * len(layers), None
+    if asks_for_windows(request):
+        check_answer_size(len(texts), width, of="texts")
+    else:
+        check = check_sum(lambda chunk: len(chunk.work), partial(check_answer_size, width=width, of="texts"))
+    chunks = await read_texts(tasks, texts, request, options)
 
     async def answer(result: TaskResult) -> Any:
-        rows = [row[OUTPUTS[pooling]] for row in result.rows]
-        rows = rows if windows is None else await combine_windows(windows, result, rows, mean)
+        rows = await join_windows(result, [row[OUTPUTS[pooling]] for row in result.rows])
         joined = [join(row)[..., 0, :] async for row in in_turns(rows)]
         return await stack_vectors(joined, request, normalize=tasks.embedding.normalize)
 
-    if windows is not None:
-        return Task(partial(tasks.tokenizer.start, windows), answer)
-    check = partial(check_answer_size, width=hidden * len(layers), of="texts")
-    return Task(partial(tasks.chunks, texts, request, options), answer, check_sum(lambda chunk: len(chunk.work), check))
-
-
-def choose_layers(asked: Sequence[int], count: int) -> list[int]:
-    """The numbers of the layers, of `count` layers after the embeddings, whose number is 0; -1 is the last layer.
-
-    Raises Invalid for none, a layer that the model does not have, or the same layer twice.
-    """
-    if not asked:
-        raise Invalid("layers is empty: name at least one, 0 for the embeddings, -1 for the last layer", code="layers")
-    for layer in asked:
-        if not -count - 1 <= layer <= count:
-            known = f"0 (the embeddings) to {count}, or -{count + 1} to -1 counted from the end"
-            raise Invalid(f"layers has {layer}; this model has {known}", code="layers")
-    layers = [layer % (count + 1) for layer in asked]
-    if len(set(layers)) < len(layers):
-        twice = next(layer for layer in layers if layers.count(layer) > 1)
-        raise Invalid(f"layers has layer {twice} twice: name each layer once", code="layers")
-    return layers
+    return Task(chunks, answer, check)
 
 
 def join_layers(states: NDArray[np.generic], how: LayerPooling | None) -> Floats:
@@ -195,8 +163,8 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest) -> Task:
     tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
-    texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
-    options = EncodeOptions(outputs=frozenset({"tokens"}), spans=request.pieces or request.words)
+    texts = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
+    options = EncodeOptions(outputs=frozenset({"tokens"}), spans=request.pieces or request.words, words=request.words)
     return _of_tokens(tasks, texts, request, options, request.dimensions or width, lambda states: states)
 
 
@@ -210,7 +178,7 @@ async def embed_multi(tasks: Tasks, request: EmbedRequest) -> Task:
     if isinstance(inputs, TokenIds):
         message = "pooling multi reads texts, into whose tokens it puts a marker: send the texts instead of token ids"
         raise Invalid(message, code="token_ids")
-    texts, _ = prepend_prompt(tasks, inputs, request)
+    texts = prepend_prompt(tasks, inputs, request)
     shape = partial(cut_and_scale, request=request, normalize=request.dimensions is not None)
 
     async def answer(result: TaskResult) -> MadeList:
@@ -236,22 +204,16 @@ def _of_tokens(
 
     async def answer(result: TaskResult) -> MadeList:
         states = MadeList(lambda row: join(row[output]), result.rows)
-        if not (request.words or request.pieces):
-            return MadeList(shape, states)
-        if not request.words:
-            return MadeList(
-                lambda tokens, array: LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array)),
-                result.sequences,
-                states,
-            )
-        special = tasks.reads_special_tokens(request)
-        details = await describe_tokens(tasks.tokenizer, texts, add_special_tokens=False, special_tokens=special)
-        return MadeList(show_words, texts, result.sequences, details, states)
+        if request.words:
+            return MadeList(show_words, texts, result.sequences, states)
+        return MadeList(show_tokens, result.sequences, states) if request.pieces else MadeList(shape, states)
 
-    def show_words(text: str, tokens: EncodedText, own: TokenDetails, array: NDArray[np.generic]) -> Any:
-        words = find_words(tokens, own)
-        vectors = shape(average_words(array, words))
-        return LongObject(words=_words(tasks, text, tokens, words), vectors=vectors) if request.pieces else vectors
+    def show_tokens(tokens: EncodedText, array: NDArray[np.generic]) -> LongObject:
+        return LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array))
+
+    def show_words(text: str, tokens: EncodedText, array: NDArray[np.generic]) -> Any:
+        vectors = shape(average_words(array, tokens.words))
+        return LongObject(words=_words(tasks, text, tokens), vectors=vectors) if request.pieces else vectors
 
     return Task(partial(tasks.chunks, texts, request, options), answer, _token_check(width))
 
@@ -279,10 +241,10 @@ def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
     return shown
 
 
-def _words(tasks: Tasks, text: str, tokens: EncodedText, words: Sequence[slice]) -> list[dict[str, Any]]:
+def _words(tasks: Tasks, text: str, tokens: EncodedText) -> list[dict[str, Any]]:
     """The words of a text, as in the response."""
     spans, ids, shown = tokens.spans.tolist(), tokens.ids.tolist(), []
-    for word in words:
+    for word in tokens.words:
         start, stop = spans[word.start][0], spans[word.stop - 1][1]
         pieces = [tasks.tokenizer.piece(token_id) for token_id in ids[word]]
         shown.append({"text": text[start:stop], "start": start, "stop": stop, "pieces": pieces})
@@ -295,12 +257,12 @@ VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[Piec
 
 def embed_any(tasks: Tasks, request: EmbedRequest) -> Awaitable[Task]:
     """Raises Invalid for fields that have no meaning together."""
-    request = merge_parameters(request)
+    request = request if request.parameters is None else merge_parameters(request)
     if (request.pieces or request.words) and request.pooling != "none":
         name = "pieces" if request.pieces else "words"
         raise Invalid(f'{name} are shown beside vectors of tokens: send "pooling": "none" too', code=name)
     pooling = request.pooling or tasks.embedding.pooling
-    if pooling in ("none", "multi") and asks_for_windows(request, request):
+    if pooling in ("none", "multi") and asks_for_windows(request):
         message = f"windows make one vector of a text, and pooling {pooling} gives one for each token"
         raise Invalid(f"{message}: send another pooling", code="pooling")
     if request.tokenizer is not None and (asked := [name for name in OF_TEXTS if getattr(request, name)]):

@@ -4,16 +4,14 @@ As transformers' ZeroShotClassificationPipeline (Yin et al., 2019, Benchmarking 
 """
 
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from string import Formatter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.rows import Ints
-
 from ..errors import Invalid, NoSuchHead, TooLarge
+from ..tokenization.windows import HypothesesReader
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
 from .inputs import Pair, merge_parameters
@@ -41,9 +39,11 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
     _check_fields(request)
     _check_pairs(tasks, texts, labels)
     hypotheses = _hypotheses(labels, request.hypothesis_template or TEMPLATE, tasks.tokenizer.max_characters)
-    options, truncation = tasks.reading(request, OPTIONS), tasks.truncation(request)
-    ids = await tasks.tokenizer.read(hypotheses, _read_ids, special_tokens=options.special_tokens)
-    reader = tasks.tokenizer.hypothesis_reader(texts, ids, options, truncation)
+    special = tasks.reads_special_tokens(request)
+    ids = await tasks.tokenizer.read(hypotheses, lambda one: np.array(one.ids, np.int32), special_tokens=special)
+    tasks.tokenizer.check_pairs()
+    truncate = tasks.truncation(request)
+    chunks = tasks.reader(HypothesesReader, texts, request, OPTIONS, truncate=truncate, hypotheses=ids)
 
     async def answer(result: TaskResult) -> Any:
         logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
@@ -52,7 +52,7 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
         found = LongList([_rank(text, labels, row) async for text, row in in_turns(zip(texts, scores, strict=True))])
         return found if isinstance(request.inputs, list) else found[0]
 
-    return Task(partial(tasks.tokenizer.start, reader), answer)
+    return Task(chunks, answer)
 
 
 def find_entailment(labels: Sequence[str]) -> int:
@@ -124,7 +124,7 @@ def _check_fields(request: PredictRequest) -> None:
 
 def _check_pairs(tasks: Tasks, texts: Sequence[str], labels: Sequence[str]) -> None:
     tasks.check_count(texts)
-    count, most = len(texts) * len(labels), tasks.limits.max_inputs
+    count, most = len(texts) * len(labels), tasks.settings.max_inputs
     if count > most:
         pairs = f"the request has {count} pairs of text and label ({len(texts)} x {len(labels)})"
         raise TooLarge(f"{pairs}; at most {most} are allowed (BERT_MAX_INPUTS): split it")
@@ -158,10 +158,6 @@ def _parse(template: str) -> list[str]:
         message = f"hypothesis_template is {template[:100]!r}; it needs {{}} where the label goes, and no other braces"
         raise Invalid(message, code="hypothesis_template")
     return literals
-
-
-def _read_ids(encoder: Any, texts: Sequence[Any]) -> list[Ints]:
-    return [np.array(one.ids, np.int32) for one in encoder.encode_batch(list(texts), add_special_tokens=False)]
 
 
 def _rank(text: str, labels: Sequence[str], scores: NDArray[np.float64]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from operator import add
 from typing import TypeVar
 
 from tokenizers import Encoding
@@ -12,20 +13,20 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.batch import Row
 
-from ..errors import Overloaded, TokenizerFailed
+from ..errors import Invalid, Overloaded, TokenizerFailed
 from ..scheduling.request import Chunk
 from ..turns import DEADLINE
 from .encoding import (
     Direction,
     EncodedText,
     EncodeOptions,
+    PromptedTexts,
     Text,
     Texts,
     encode_each,
     guard,
-    measure_bytes,
-    refuse_long,
     to_encoded_text,
+    too_long,
 )
 
 T = TypeVar("T")
@@ -129,14 +130,17 @@ class TextReader:
         if self.position == len(self.texts):
             return 0
         if not self._bytes:
-            self._bytes = measure_bytes(self.texts, self.sizes)
+            plain = self.texts.texts if isinstance(self.texts, PromptedTexts) else self.texts
+            joined = (text if isinstance(text, str) else "".join(text) for text in plain)
+            more = (len(text.encode(errors="replace")) - len(text) for text in joined)
+            self._bytes = list(map(add, self.sizes, more))  # of a prompt the characters
         read = sum(self._bytes[: self.position])
         return max(1, round(self.made_tokens * (sum(self._bytes) - read) / max(1, read)))
 
     def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
         """Those of the text `index`."""
         if len(encoding) > self.limit:
-            refuse_long(self.tokenizer, self.texts[index], str(len(encoding)), self.truncate, self.limit, index)
+            self._refuse_long(index, str(len(encoding)))
         left = self.truncate == "left"
         return [to_encoded_text(encoding, self.options, self.mask_id, limit=self.limit, left=left)]
 
@@ -153,11 +157,24 @@ class TextReader:
         while (beginning := _beginning(text, characters, word_ends)) != text:
             (encoding,) = encode_each(self.tokenizer, [beginning], index)
             if len(encoding) > self.limit and _keeps_longer(text, encoding):
-                size = f"more than {len(encoding) - 1}"
-                refuse_long(self.tokenizer, text, size, self.truncate, self.limit, index)
+                self._refuse_long(index, f"more than {len(encoding) - 1}")
                 return encoding
             characters *= 2
         return encode_each(self.tokenizer, [text], index)[0]
+
+    def _refuse_long(self, index: int, size: str) -> None:
+        """Raises Invalid for a text of `size` tokens, over the limit, if it may not be cut.
+
+        Also if the limit leaves no room for a token of each text beside the special tokens.
+        """
+        is_pair = not isinstance(self.texts[index], str)
+        special = self.tokenizer.num_special_tokens_to_add(is_pair)
+        if self.limit - special < 1 + is_pair:
+            kind, texts = ("pair", "two texts") if is_pair else ("text", "a text")
+            message = f"this model takes at most {self.limit} tokens, and a {kind} has {special} special tokens"
+            raise Invalid(f"{message}: there is no room for {texts}, truncated or not", code="too_long", index=index)
+        if self.truncate is None:
+            raise too_long(size, self.limit, index)
 
 
 async def each(chunks: TextChunk | Chunks) -> AsyncIterator[TextChunk]:

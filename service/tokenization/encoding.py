@@ -6,7 +6,7 @@ Plain functions around the tokenizers library.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ T = TypeVar("T")
 Text = str | tuple[str, str]
 Texts = Sequence[Text]
 Direction = Literal["right", "left"]  # the side of a text that is cut off
-# A request of so few texts and characters is tokenized on the event loop, in under 1 ms; a thread would add 0.1 ms.
-INLINE_TEXTS, INLINE_CHARACTERS = 32, 1000  # a text takes 10 to 50 us beside its characters
+INLINE_CHARACTERS = 1000  # are tokenized on the event loop, in under 1 ms; a thread would add 0.1 ms
 NO_SPANS = np.empty((0, 2), np.int32)
 PANIC = "PanicException"  # of the tokenizers library: a BaseException, whose class cannot be imported
 log = logging.getLogger("service")
@@ -40,6 +39,7 @@ class EncodeOptions:
     masks: bool = False  # parse mask tokens and return their positions
     special_tokens: bool = False  # read all special tokens in a text as such
     spans: bool = False
+    words: bool = False
     pooled_from: int = 0  # as Tokens.pooled_from: the tokens of a prompt that pooling leaves out
     layers: tuple[int, ...] = ()  # as Tokens.layers
     side: Side | None = None  # of a model with vectors of tokens
@@ -52,6 +52,8 @@ class EncodedText(Tokens):
     truncated: bool
     empty: bool  # the text, or a side of the pair, has no tokens of its own: also if all characters are zero-width
     spans: Ints  # [length, 2] first and end character of each token, -1 for special tokens; NO_SPANS if not asked for
+    words: tuple[slice, ...] = ()  # the tokens of each word, if asked for; special tokens belong to none
+    added: int = 0  # of a window: its tokens that the window before it does not have
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +66,7 @@ class PromptedTexts(Sequence[Text]):
     def __len__(self) -> int:
         return len(self.texts)
 
-    @overload
-    def __getitem__(self, at: int) -> Text: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> "PromptedTexts": ...
-
-    def __getitem__(self, at: int | slice) -> "Text | PromptedTexts":
+    def __getitem__(self, at: Any) -> Any:  # an index or a slice
         if isinstance(at, slice):
             return PromptedTexts(self.prompt, self.texts[at])
         text = self.texts[at]
@@ -79,18 +75,6 @@ class PromptedTexts(Sequence[Text]):
 
 class TokenIds(list[list[int]]):
     """The ids of sequences, which a client sends in the place of texts."""
-
-
-def is_short(sizes: Sequence[int], most: int = INLINE_CHARACTERS) -> bool:
-    """Whether items of these sizes, characters if not said otherwise, are worked on at once on the event loop."""
-    return len(sizes) <= INLINE_TEXTS and sum(sizes) <= most
-
-
-def measure_bytes(texts: Texts, sizes: Sequence[int]) -> list[int]:
-    """The bytes of each text in UTF-8; `sizes` are its characters, with a prompt."""
-    plain = texts.texts if isinstance(texts, PromptedTexts) else texts
-    joined = (text if isinstance(text, str) else "".join(text) for text in plain)
-    return [size + len(text.encode(errors="replace")) - len(text) for text, size in zip(joined, sizes, strict=True)]
 
 
 def guard(work: Callable[[], T], index: int | None = None) -> T:
@@ -123,23 +107,6 @@ def encode_each(tokenizer: HFTokenizer, texts: Texts, first: int) -> list[Encodi
         return [one for i, text in enumerate(texts) for one in encode_each(tokenizer, [text], first + i)]
 
 
-def refuse_long(
-    tokenizer: HFTokenizer, text: Text, size: str, truncate: Direction | None, limit: int, index: int
-) -> None:
-    """Raises Invalid for a text of `size` tokens, over `limit`, if it may not be cut.
-
-    Also if the limit leaves no room for a token of each text beside the special tokens.
-    """
-    is_pair = not isinstance(text, str)
-    special = tokenizer.num_special_tokens_to_add(is_pair)
-    if limit - special < 1 + is_pair:
-        kind, texts = ("pair", "two texts") if is_pair else ("text", "a text")
-        message = f"this model takes at most {limit} tokens, and a {kind} has {special} special tokens"
-        raise Invalid(f"{message}: there is no room for {texts}, truncated or not", code="too_long", index=index)
-    if truncate is None:
-        raise too_long(size, limit, index)
-
-
 def no_tokens(name: str, index: int) -> Invalid:
     fault = f"{name} has no tokens: it is empty, or holds only spaces and control characters"
     return Invalid(fault, code="empty", index=index)
@@ -164,18 +131,23 @@ def to_encoded_text(
     """The tokens of `encoding`, which has the special tokens; all but `limit` are cut off, on the left or the right."""
     special = encoding.special_tokens_mask
     empty = not {0, 1} <= set(encoding.sequence_ids) if encoding.n_sequences > 1 else all(special)
-    ids, types, spans = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32), NO_SPANS
+    cut, unattended = max(0, len(encoding) - limit), 0
+    kept = _kept_positions(encoding, limit, left=left) if cut else slice(None)
+    ids, types = np.array(encoding.ids, np.int32)[kept], np.array(encoding.type_ids, np.int32)[kept]
+    spans, words = NO_SPANS, tuple[slice, ...]()
     if options.spans:
         spans = np.array(encoding.offsets, np.int32)
         spans[np.array(special, bool)] = -1
-    cut, unattended = max(0, len(ids) - limit), 0
-    if cut:
-        kept = _kept_positions(encoding, limit, left=left)
-        ids, types, spans = ids[kept], types[kept], spans[kept] if options.spans else spans
+        spans = spans[kept]
+    if options.words:
+        words = find_words(np.where(special, -1, numbers(encoding.word_ids))[kept])
     if (side := options.side) is not None:  # of ColBERT: a marker after [CLS], and masks up to a fixed length
         filler = np.full(side.max_tokens - len(ids) if side.fills else 0, mask_id, np.int32)
         ids = np.concatenate([ids[:1], np.array(side.marker, np.int32), ids[1:], filler])
         types, unattended = np.zeros_like(ids), 0 if side.attends_filler else len(filler)
+    pooled_from = options.pooled_from
+    if pooled_from:  # but for [CLS], which is left out, and the last token, which is not
+        pooled_from = min(max(pooled_from - cut * left, 1), len(ids) - 1)
     return EncodedText(
         ids=ids,
         types=types,
@@ -185,10 +157,11 @@ def to_encoded_text(
         top_k=options.top_k,
         targets=options.targets,
         layers=options.layers,
-        pooled_from=_pooled_from(options.pooled_from, cut if left else 0, len(ids)) if options.pooled_from else 0,
+        pooled_from=pooled_from,
         truncated=cut > 0,
         empty=empty,
         spans=spans,
+        words=words,
     )
 
 
@@ -212,11 +185,26 @@ def _kept_positions(encoding: Encoding, limit: int, *, left: bool) -> NDArray[np
     return np.sort(np.concatenate([special, *kept]))
 
 
-def _pooled_from(first: int, cut: int, length: int) -> int:
-    """The first pooled position after `cut` tokens before it were cut off; [CLS] is left out, the last token is not."""
-    return min(max(first - cut, 1), length - 1)
-
-
 def numbers(values: Sequence[int | None]) -> Ints:
     """-1 for None."""
     return np.array([-1 if value is None else value for value in values], np.int32)
+
+
+def find_words(words: Ints) -> tuple[slice, ...]:
+    """The tokens of each word, in order; `words` as of `word_runs`.
+
+    A word is what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, if the
+    tokenizer splits them.
+    """
+    firsts, ends = word_runs(words)
+    found = words[firsts] >= 0
+    return tuple(map(slice, firsts[found].tolist(), ends[found].tolist()))
+
+
+def word_runs(words: Ints) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The first token of each word, and the end behind its last token.
+
+    `words` [length] is equal for the tokens of a word, -1 for a token that belongs to none and is a run of its own.
+    """
+    firsts = np.flatnonzero(np.append(True, (words[1:] != words[:-1]) | (words[1:] < 0)))
+    return firsts, np.append(firsts[1:], len(words))

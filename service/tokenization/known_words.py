@@ -54,14 +54,14 @@ class KnownWords:
         ids = probe.ids
         lowercase = tokenizer.normalizer.lowercase
         known = cls(tokenizer, lowercase, limit, ids[:first], ids[len(ids) - after :], pattern)
-        return known if known._ids(PROBE) == ids and not any(probe.type_ids) else None
+        return known if known._ids(PROBE)[0] == ids and not any(probe.type_ids) else None
 
     def read_masks(self, masking: HFTokenizer, mask_id: int) -> None:
         """From now on `encode` reads texts with masks too, if `masking` takes a mask for a word of its own."""
         token = masking.get_added_tokens_decoder().get(mask_id)
         if token is not None and not (token.normalized or token.single_word):
             self.mask, self.mask_id = token.content, mask_id
-            ids, masks = self._ids_and_masks(PROBE)
+            ids, masks = self._ids(PROBE, masks=True)
             if ids != masking.encode(PROBE).ids or [ids[mask] for mask in masks] != [mask_id]:
                 self.mask = ""
 
@@ -77,7 +77,7 @@ class KnownWords:
                 return None
             if self.added is not None and self.added.search(text):
                 return None
-            ids, masks = self._ids_and_masks(text, index) if options.masks else (self._ids(text, index), ())
+            ids, masks = self._ids(text, index, masks=options.masks)
             size = len(ids)
             if size > self.limit:
                 return None
@@ -97,9 +97,15 @@ class KnownWords:
             )
         return encoded
 
-    def _ids(self, text: str, index: int | None = None) -> list[int]:
-        """With special tokens; `index` is that of the text in its request."""
-        return [*self.before, *self._own_ids(text, index), *self.after]
+    def _ids(self, text: str, index: int | None = None, *, masks: bool = False) -> tuple[list[int], tuple[int, ...]]:
+        """The ids with special tokens, and the positions of `masks`; `index` is that of the text in its request."""
+        ids, positions = [*self.before], []
+        for number, part in enumerate(text.split(self.mask) if masks else (text,)):
+            if number:
+                positions.append(len(ids))
+                ids.append(self.mask_id)
+            ids += self._own_ids(part, index)
+        return ids + self.after, tuple(positions)
 
     def _own_ids(self, text: str, index: int | None) -> Iterator[int]:
         """Without special tokens."""
@@ -109,17 +115,10 @@ class KnownWords:
         except KeyError:
             new = self._read([word for word in dict.fromkeys(words) if word not in known], index)
             pieces = [known[word] if word in known else new[word] for word in words]
-            self._keep(new)
+            if len(known) + len(new) > KNOWN_WORDS:
+                known.clear()
+            known.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_KNOWN)
         return chain.from_iterable(pieces)
-
-    def _ids_and_masks(self, text: str, index: int | None = None) -> tuple[list[int], tuple[int, ...]]:
-        """The ids with special tokens, and the positions of masks."""
-        ids, positions = [*self.before], []
-        for part in text.split(self.mask):
-            ids += self._own_ids(part, index)
-            positions.append(len(ids))
-            ids.append(self.mask_id)
-        return [*ids[:-1], *self.after], tuple(positions[:-1])
 
     def _read(self, words: Sequence[str], index: int | None) -> dict[str, tuple[int, ...]]:
         """The ids of each word. The words are read as a single text: a text for each would take threads."""
@@ -129,8 +128,3 @@ class KnownWords:
             if word is not None:  # that of a special token, of which there are none
                 pieces[word] += (token,)
         return dict(zip(words, pieces, strict=True))
-
-    def _keep(self, new: dict[str, tuple[int, ...]]) -> None:
-        if len(self._pieces) + len(new) > KNOWN_WORDS:
-            self._pieces.clear()
-        self._pieces.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_KNOWN)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.model_export.artifact.rows import Ints
 from packbert.model_export.artifact.special_tokens import own_special_tokens
 
 from ..artifact import Artifact
@@ -28,15 +28,13 @@ from .encoding import (
     PromptedTexts,
     Texts,
     guard,
-    is_short,
 )
 from .known_words import KnownWords
-from .pairs import HypothesesReader, PairFrame
 from .special_tokens import reading_only
-from .windows import QuestionsReader, WindowOptions, WindowsReader
 
 T = TypeVar("T")
 R = TypeVar("R", bound=TextReader)
+INLINE_TEXTS = 32  # of INLINE_CHARACTERS in all: a text takes 10 to 50 us beside its characters
 INLINE_TOKENS = 500  # as INLINE_CHARACTERS, for decoding
 
 
@@ -55,7 +53,6 @@ class Tokenizer:
     _known_words: KnownWords | None = field(init=False, repr=False)
     _anchor: list[int] = field(init=False, repr=False)  # a token before others; empty if the decoder is not WordPiece's
     _takes_pairs: bool = field(init=False, repr=False)  # not if the model has a single segment and a pair has two
-    _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
         standard = self.artifact.manifest.special_tokens
@@ -75,13 +72,12 @@ class Tokenizer:
         self._takes_pairs = self.artifact.manifest.sizes["segments"] != 1 or not any(
             self._plain.encode("a", "b").type_ids
         )
-        self._thread = ThreadPoolExecutor(1, "tokenizer")
-        self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
-        self.turns = Turns(self._thread, self.report)
+        self.turns = Turns(ThreadPoolExecutor(1, "tokenizer"), self.report)
+        self.turns.thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
 
     def close(self) -> None:
-        if hasattr(self, "_thread"):  # it was opened
-            self._thread.shutdown(wait=True)
+        if hasattr(self, "turns"):  # it was opened
+            self.turns.thread.shutdown(wait=True)
 
     def measure(self, texts: Texts) -> list[int]:
         """The characters of each text. Raises Invalid with the index of a text of too many, and as `check_pairs`."""
@@ -103,22 +99,36 @@ class Tokenizer:
                 "this model has one segment, and its tokenizer gives a pair two: it takes single texts", code="pair"
             )
 
-    def chunks(
-        self, texts: Texts, options: EncodeOptions, truncate: Direction | None, *, first: int = 0
-    ) -> TextChunk | Chunks:
-        """The sequences of the texts from `first` on: at once if they are short.
+    def chunks(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> TextChunk | Chunks:
+        """The sequences of the texts: at once if they are short.
 
         Texts that are too long are cut on the side `truncate`. Raises Invalid with the index of a text that may not be
         cut, or has too many characters.
         """
         sizes = self.measure(texts)
-        if self._known_words and is_short(sizes) and not first:
+        if self._known_words and is_short(sizes):
             encoded = self._known_words.encode(texts, options)
             if encoded is not None:
                 return Chunk(encoded, range(len(encoded)))
-        limit = (options.side or self.artifact.manifest).max_tokens
-        more = {"truncate": truncate, "word_ends": self._word_ends, "position": first}
-        return self.start(self._reader(TextReader, texts, sizes, options, limit, **more))
+        return self.start(self.reader(TextReader, texts, options, sizes=sizes, truncate=truncate))
+
+    def reader(
+        self, kind: type[R], texts: Texts, options: EncodeOptions, *, sizes: Sequence[int] | None = None, **fields: Any
+    ) -> R:
+        """A reader of the texts, of this `kind` and with its own `fields`.
+
+        Raises Invalid for too many characters, and as the reader does. `sizes`: as of `measure`, if they are known.
+        """
+        return kind(
+            tokenizer=self._library(masks=options.masks, special_tokens=options.special_tokens),
+            texts=texts,
+            sizes=self.measure(texts) if sizes is None else sizes,
+            options=options,
+            limit=fields.pop("limit", (options.side or self.artifact.manifest).max_tokens),
+            mask_id=self.mask_id,
+            word_ends=self._word_ends,
+            **fields,
+        )
 
     def start(self, reader: TextReader) -> TextChunk | Chunks:
         """The chunk of short texts, which are read at once, or the chunks of longer texts."""
@@ -128,41 +138,6 @@ class Tokenizer:
         """The sequences of all texts. Raises as `chunks`."""
         chunks = each(self.chunks(texts, options, truncate))
         return [one async for chunk in chunks for one in chunk.work]
-
-    def window_reader(
-        self, texts: Texts, options: EncodeOptions, *, stride: int | None, prompt: int, most: int
-    ) -> WindowsReader:
-        """Of windows that overlap by `stride` tokens; a text within the model's limit is a window.
-
-        Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
-        large a stride.
-        """
-        sizes, limit = self.measure(texts), self.artifact.manifest.max_tokens
-        return self._reader(WindowsReader, texts, sizes, options, limit, asked_stride=stride, prompt=prompt, most=most)
-
-    def hypothesis_reader(
-        self, texts: Texts, hypotheses: Sequence[Ints], options: EncodeOptions, truncate: Direction | None
-    ) -> HypothesesReader:
-        """Of pairs of every text with every hypothesis, whose ids have no special tokens; only texts are cut.
-
-        Raises Invalid for too many characters, and for a hypothesis that leaves no room for a text.
-        """
-        self.check_pairs()
-        sizes, limit, frame = self.measure(texts), self.artifact.manifest.max_tokens, PairFrame.of(self._plain)
-        more = {"truncate": truncate, "word_ends": self._word_ends, "hypotheses": hypotheses, "frame": frame}
-        return self._reader(HypothesesReader, texts, sizes, options, limit, **more)
-
-    def question_reader(
-        self, pairs: Sequence[tuple[str, str]], options: EncodeOptions, asked: WindowOptions, most: int
-    ) -> QuestionsReader:
-        """Of pairs (question, context), each of at least a window. Raises Invalid for too many characters."""
-        return self._reader(QuestionsReader, pairs, self.measure(pairs), options, asked.limit, asked=asked, most=most)
-
-    def _reader(
-        self, kind: type[R], texts: Texts, sizes: Sequence[int], options: EncodeOptions, limit: int, **more: Any
-    ) -> R:
-        tokenizer = self._library(masks=options.masks, special_tokens=options.special_tokens)
-        return kind(tokenizer, texts, sizes, options, limit, self.mask_id, **more)
 
     def _library(self, *, masks: bool, special_tokens: bool) -> HFTokenizer:
         if special_tokens:
@@ -175,7 +150,15 @@ class Tokenizer:
         if sum(sizes) > most:
             limit = f"at most {most} are allowed (BERT_MAX_CHARACTERS)"
             raise Invalid(f"targets hold {sum(sizes)} characters; {limit}: send fewer", code="targets")
-        return await self._run_in_chunks(sizes, lambda chunk: self._word_ids(words[chunk]))
+
+        def read_chunk(chunk: slice) -> list[list[int]]:
+            known = {word: self._plain.token_to_id(word) if word else None for word in words[chunk]}
+            unknown = [word for word, token_id in known.items() if token_id is None]
+            encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
+            pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
+            return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words[chunk]]
+
+        return await self._run_in_chunks(sizes, read_chunk)
 
     def piece(self, token_id: int) -> str:
         """The word piece as the vocabulary spells it."""
@@ -233,17 +216,27 @@ class Tokenizer:
     async def read(
         self,
         texts: Texts,
-        work: Callable[[HFTokenizer, Texts], list[T]],
+        make: Callable[[Encoding], T],
         *,
+        add_special_tokens: bool = False,
         masks: bool = False,
         special_tokens: bool = False,
+        check: Callable[[int], None] = lambda tokens: None,
     ) -> list[T]:
-        """What `work` makes of the texts, with the tokenizer that reads mask tokens, or all special tokens, or neither.
+        """What `make` makes of each text, however long; `masks` reads mask tokens, `special_tokens` all of them.
 
-        Raises as `measure`, and Overloaded.
+        `check` gets the number of tokens so far, and may raise. Raises as `measure`, and Overloaded.
         """
-        encoder, sizes = self._library(masks=masks, special_tokens=special_tokens), self.measure(texts)
-        return await self._run_in_chunks(sizes, lambda chunk: work(encoder, texts[chunk]))
+        library, tokens = self._library(masks=masks, special_tokens=special_tokens), 0
+
+        def read_chunk(chunk: slice) -> list[T]:
+            nonlocal tokens
+            encodings = library.encode_batch(list(texts[chunk]), add_special_tokens=add_special_tokens)
+            tokens += sum(map(len, encodings))
+            check(tokens)
+            return list(map(make, encodings))
+
+        return await self._run_in_chunks(self.measure(texts), read_chunk)
 
     async def _run_in_chunks(
         self, sizes: Sequence[int], work: Callable[[slice], list[T]], *, inline: int = INLINE_CHARACTERS
@@ -259,15 +252,13 @@ class Tokenizer:
             first = end
         return results
 
-    def _word_ids(self, words: Sequence[str]) -> list[list[int]]:
-        known = {word: self._plain.token_to_id(word) if word else None for word in words}
-        unknown = [word for word, token_id in known.items() if token_id is None]
-        encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
-        pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
-        return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words]
-
 
 def count_each(texts: Texts) -> list[int]:
     """The characters of each text."""
     prompt, plain = (len(texts.prompt), texts.texts) if isinstance(texts, PromptedTexts) else (0, texts)
     return [prompt + (len(text) if isinstance(text, str) else len(text[0]) + len(text[1])) for text in plain]
+
+
+def is_short(sizes: Sequence[int], most: int = INLINE_CHARACTERS) -> bool:
+    """Whether items of these sizes, characters if not said otherwise, are worked on at once on the event loop."""
+    return len(sizes) <= INLINE_TEXTS and sum(sizes) <= most

@@ -1,8 +1,7 @@
 """Token ids that clients send, and the details of tokens that they ask for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +11,7 @@ from packbert.model_export.artifact.rows import Ints
 
 from ..errors import Invalid
 from ..turns import in_turns
-from .encoding import (
-    NO_SPANS,
-    Direction,
-    EncodedText,
-    EncodeOptions,
-    Texts,
-    numbers,
-    too_long,
-)
+from .encoding import NO_SPANS, Direction, EncodedText, EncodeOptions, numbers, too_long
 from .tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
@@ -103,56 +94,33 @@ class TokenDetails:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def own(self) -> NDArray[np.intp]:
+        """The places of the text's own tokens."""
+        return np.flatnonzero(self.special == 0)
+
+    def without(self, cut: NDArray[np.intp]) -> "TokenDetails":
+        """The other tokens; `cut` are places."""
+        kept = np.delete(np.arange(len(self)), cut)
+        arrays = {name: getattr(self, name)[kept] for name in ("ids", "spans", "special", "words", "sides", "types")}
+        spelled = {n: self.spelled[at] for n, at in enumerate(kept.tolist()) if at in self.spelled}
+        return TokenDetails(**arrays, spelled=spelled)
+
     def piece(self, at: int, tokenizer: Tokenizer) -> str:
         """Of the token `at`, as the tokenizer gave it."""
         return self.spelled[at] if at in self.spelled else tokenizer.piece(int(self.ids[at]))
 
 
-async def describe_tokens(
-    tokenizer: Tokenizer,
-    texts: Texts,
-    *,
-    add_special_tokens: bool,
-    masks: bool = False,
-    special_tokens: bool = False,
-    check: Callable[[int], None] = lambda tokens: None,
-) -> list[TokenDetails]:
-    """`masks` parses the mask token, as /fill-mask does, `special_tokens` all of them.
-
-    `check` gets the number of tokens so far, and may raise. Raises as Tokenizer.read.
-    """
-    count = 0
-
-    def work(encoder: Any, chunk: Texts) -> list[TokenDetails]:
-        nonlocal count
-        encodings = encoder.encode_batch(list(chunk), add_special_tokens=add_special_tokens)
-        count += sum(map(len, encodings))
-        check(count)
-        return [_details(one, tokenizer) for one in encodings]
-
-    return await tokenizer.read(texts, work, masks=masks, special_tokens=special_tokens)
-
-
-async def count_tokens(
-    tokenizer: Tokenizer, texts: Texts, *, add_special_tokens: bool, masks: bool, special_tokens: bool
-) -> list[int]:
-    """The number of tokens of each text. Raises as `describe_tokens`."""
-
-    def work(encoder: Any, chunk: Texts) -> list[int]:
-        return [len(one) for one in encoder.encode_batch(list(chunk), add_special_tokens=add_special_tokens)]
-
-    return await tokenizer.read(texts, work, masks=masks, special_tokens=special_tokens)
-
-
-def _details(one: Encoding, tokenizer: Tokenizer) -> TokenDetails:
-    ids = one.ids
-    spelled = {at: piece for at, piece in enumerate(one.tokens) if piece != tokenizer.piece(ids[at])}
+def describe_tokens(tokenizer: Tokenizer, encoding: Encoding) -> TokenDetails:
+    """Of a text that the tokenizer has read."""
+    ids = encoding.ids
+    spelled = {at: piece for at, piece in enumerate(encoding.tokens) if piece != tokenizer.piece(ids[at])}
     return TokenDetails(
         ids=np.array(ids, np.int32),
-        spans=np.array(one.offsets, np.int32).reshape(-1, 2),
-        special=np.array(one.special_tokens_mask, np.int32),
-        words=numbers(one.word_ids),
-        sides=numbers(one.sequence_ids),
-        types=np.array(one.type_ids, np.int32),
+        spans=np.array(encoding.offsets, np.int32).reshape(-1, 2),
+        special=np.array(encoding.special_tokens_mask, np.int32),
+        words=numbers(encoding.word_ids),
+        sides=numbers(encoding.sequence_ids),
+        types=np.array(encoding.type_ids, np.int32),
         spelled=spelled,
     )

@@ -17,8 +17,7 @@ from packbert.service.http.app import create_app
 from packbert.service.observability.metrics import Metrics
 from packbert.service.scheduling.request import Chunk
 from packbert.service.settings import Settings
-from packbert.service.tasks.defaults import embedding_defaults, root_task, scorer
-from packbert.service.tasks.flow import Limits, Tasks
+from packbert.service.tasks.flow import Tasks
 from tests.service.engine.runners import open_runner
 from tests.service.fakes import InstantQueue, OnlyModel
 from tests.service.tokenization.reading import open_tokenizer
@@ -51,10 +50,7 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
             manifest=artifact.manifest,
             tokenizer=tokenizer,
             queue=cast(Any, RunnerQueue(runner)),
-            limits=Limits(max_inputs=100, truncate=settings.truncate),
-            embedding=embedding_defaults(artifact.manifest, settings),
-            scorer=scorer(artifact.manifest, by_cosine=settings.rerank == "cosine"),
-            root_task=root_task(artifact.manifest, settings),
+            settings=settings.model_copy(update={"max_inputs": 100}),
         )
 
 

@@ -110,8 +110,8 @@ def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
         return found
     if _has_labels(fields):
         return "predict"
-    if tasks.root_task is not None:
-        return tasks.root_task
+    if tasks.settings.root_task is not None:
+        return tasks.settings.root_task
     if "labels" in heads:
         return "predict"
     if "tags" in heads:

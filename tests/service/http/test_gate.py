@@ -22,8 +22,7 @@ from packbert.service.http.dialects.kserve import INFER
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.models import Models
 from packbert.service.settings import Settings
-from packbert.service.tasks.defaults import embedding_defaults
-from packbert.service.tasks.flow import Limits, Tasks
+from packbert.service.tasks.flow import Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import InstantQueue
 from tests.service.http.fake_model import call
@@ -112,8 +111,7 @@ def service(bert_artifact: Path) -> Iterator[Service]:
         manifest=claimed,
         tokenizer=tokenizer,
         queue=cast(Any, FullQueue()),
-        limits=Limits(max_inputs=settings.max_inputs, truncate=settings.truncate),
-        embedding=embedding_defaults(real.manifest, settings),
+        settings=settings,
     )
     made = Service(InProcessModel(artifact, settings, tasks))
     start_thread()

@@ -13,8 +13,7 @@ from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.request import Chunk, QueuedModel
 from packbert.service.scheduling.watchdog import Clock, RequestCounts
 from packbert.service.settings import Settings
-from packbert.service.tasks.defaults import embedding_defaults, scorer
-from packbert.service.tasks.flow import Limits, Tasks
+from packbert.service.tasks.flow import Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import InstantQueue, adds_up, make_queue
 
@@ -59,23 +58,21 @@ class CountingQueue(InstantQueue):
         return [make_row(one) for one in chunk.work]
 
 
-def make_tasks(tokenizer: Tokenizer, queue: Any, *, max_inputs: int = 100, **fields: Any) -> Tasks:
+def make_tasks(tokenizer: Tokenizer, queue: Any, *, max_inputs: int = 100, **settings: Any) -> Tasks:
     artifact = tokenizer.artifact
     return Tasks(
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=cast(Batcher, queue),
-        limits=Limits(max_inputs=max_inputs, truncate=False),
-        embedding=embedding_defaults(artifact.manifest, Settings(model=str(artifact.folder))),
-        **{"scorer": scorer(artifact.manifest, by_cosine=False)} | fields,
+        settings=Settings(model=str(artifact.folder), max_inputs=max_inputs, **settings),
     )
 
 
-def tasks_with_vectors(artifact: Artifact, **fields: Any) -> Tasks:
+def tasks_with_vectors(artifact: Artifact, **settings: Any) -> Tasks:
     """The tasks of the artifact, with its tokenizer, over a queue that answers at once."""
     tokenizer = Tokenizer(artifact, max_characters=1000)
     tokenizer.open()
-    return make_tasks(tokenizer, CountingQueue(), **fields)
+    return make_tasks(tokenizer, CountingQueue(), **settings)
 
 
 Story = Callable[[Tasks, Batcher, CountingModel], Coroutine[Any, Any, None]]

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from packbert.model_export.artifact.batch import Row
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, AnswerSize
+from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, answer_check
 from packbert.service.tasks.flow import Tasks
 from packbert.service.tasks.joint import Filled, Search, _most_certain, _neighbours, fill_together
 from packbert.service.tasks.passes import Plan, _passes, _scores, check_cost, check_fit, word_score
@@ -40,7 +39,7 @@ def tasks(bert_artifact: Path) -> Tasks:
 
 
 def test_passes_may_cost_as_much_as_the_queue_takes_and_no_more(tasks: Tasks) -> None:
-    most = tasks.limits.max_tokens
+    most = tasks.max_tokens
     check_cost(tasks, 3, most, "send less")
     with pytest.raises(TooLarge, match=rf"3 passes of the model with {most + 1} tokens in all"):
         check_cost(tasks, 3, most + 1, "send less")
@@ -55,14 +54,15 @@ def test_a_text_with_masks_may_be_as_long_as_the_model_takes(tasks: Tasks) -> No
 
 def test_an_answer_with_too_large_candidates_is_refused(tasks: Tasks) -> None:
     for joint, masks in ((False, 2), (True, 1)):
-        answer = AnswerSize(tasks, 10, joint=joint)
-        for text in (text_of(1, 4), text_of(2, 3, length=100)):  # chunks
-            answer.check(TextChunk([text], [0]))
-        assert answer.tokens == masks * 10 * (MIN_CANDIDATE_TOKENS + 100)
+        candidates = MAX_ANSWER_TOKENS // (masks * MIN_CANDIDATE_TOKENS)
+        check, size = answer_check(tasks, candidates, joint=joint), masks * candidates * (MIN_CANDIDATE_TOKENS + 100)
+        check(TextChunk([text_of(1, 4)], [0]))
+        with pytest.raises(TooLarge, match=f"a response of {size} tokens"):
+            check(TextChunk([text_of(2, 3, length=100)], [1]))
     chunk = TextChunk([text_of(1, length=100)], [0])
-    AnswerSize(tasks, MAX_ANSWER_TOKENS // 100).check(chunk)
+    answer_check(tasks, MAX_ANSWER_TOKENS // 100)(chunk)
     with pytest.raises(TooLarge, match="lower top_k or split the request"):
-        AnswerSize(tasks, MAX_ANSWER_TOKENS // 100 + 1).check(chunk)
+        answer_check(tasks, MAX_ANSWER_TOKENS // 100 + 1)(chunk)
 
 
 def test_a_target_of_several_pieces_takes_the_place_of_its_mask() -> None:
@@ -181,8 +181,8 @@ def test_masks_without_a_token_between_them_are_one_run(positions: tuple[int, ..
 
 
 def test_a_search_costs_a_pass_and_the_beam_for_each_further_mask(bert_artifact: Path) -> None:
-    tasks = tasks_with_vectors(open_artifact(bert_artifact))
-    tasks = replace(tasks, limits=replace(tasks.limits, max_tokens=(1 + 4 + 4) * 8 - 1))
+    tasks = tasks_with_vectors(open_artifact(bert_artifact), max_waiting_tokens=79)
+    assert tasks.max_tokens == (1 + 4 + 4) * 8 - 1
     search = fill_together(tasks, [text_of(1, 3, 5, length=8)], beam=4, top_k=1)
     with pytest.raises(TooLarge, match="9 passes of the model with 72 tokens"):
         asyncio.run(search)

@@ -100,7 +100,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def busy_thread(tokenizer: Tokenizer) -> AsyncIterator[None]:
     """The tokenizer's thread reads nothing meanwhile."""
     free = threading.Event()
-    waiting = asyncio.get_running_loop().run_in_executor(tokenizer._thread, free.wait, 30)
+    waiting = asyncio.get_running_loop().run_in_executor(tokenizer.turns.thread, free.wait, 30)
     yield
     free.set()
     await waiting
@@ -363,7 +363,7 @@ def test_the_queue_counts_the_tokens_of_all_passes(tokenizer: Tokenizer) -> None
 
 def test_a_request_that_a_later_chunk_shows_too_large_is_refused(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, _: Batcher, model: CountingModel) -> None:
-        few = replace(tasks, limits=replace(tasks.limits, max_tokens=3000))
+        few = replace(tasks, settings=tasks.settings.model_copy(update={"max_waiting_tokens": 3334}))
         with pytest.raises(TooLarge, match=r"the texts have 3\d\d\d tokens or more; at most 3000 are tagged at once"):
             await answer_request(few, tag, TagRequest(inputs=LONG))
         assert 0 < sum(model.ran) <= 3000

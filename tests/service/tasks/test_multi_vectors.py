@@ -150,7 +150,7 @@ def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
     texts = [f"the dog walked to river {i % 7} and {'the sun ' * (i % 20)}" for i in range(300)]
 
     def at_most(count: int, tasks: Tasks) -> Tasks:
-        return replace(tasks, limits=replace(tasks.limits, max_inputs=count))
+        return replace(tasks, settings=tasks.settings.model_copy(update={"max_inputs": count}))
 
     async def question(tasks: Tasks) -> Any:
         return await rank(at_most(len(texts), tasks), "the sun", texts)

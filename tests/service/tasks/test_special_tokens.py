@@ -18,6 +18,7 @@ from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.tokenization.windows import WindowsReader
 from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
@@ -135,7 +136,8 @@ def test_long_texts_are_cut_and_read_in_windows_as_by_transformers(
     alone = [one for one in cases if "windows" in one]
     spans = options(special_tokens=special_tokens, spans=True)
     for case in alone:
-        made, _ = read_all(tokenizer.window_reader([case["text"]], spans, stride=STRIDE, prompt=0, most=100))
+        reader = tokenizer.reader(WindowsReader, [case["text"]], spans, asked_stride=STRIDE, prompt=0, most=100)
+        made, _ = read_all(reader)
         assert [one.ids.tolist() for one in made] == case["windows"]
 
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as HFTokenizer
 
+from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions
 from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.tokenization.windows import HypothesesReader
 from tests.export.goldens import Artifact
 from tests.service.tokenization.reading import open_tokenizer, read_all
 
@@ -26,12 +28,18 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
         yield tokenizer
 
 
+def read_pairs(
+    tokenizer: Tokenizer, texts: Sequence[str], hypotheses: Sequence[Ints], truncate: Direction | None
+) -> HypothesesReader:
+    return tokenizer.reader(HypothesesReader, texts, OPTIONS, truncate=truncate, hypotheses=hypotheses)
+
+
 def pairs(
     tokenizer: Tokenizer, texts: Sequence[str], truncate: Direction | None, labels: Sequence[str] = LABELS
 ) -> list[EncodedText]:
     plain = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
     ids = [np.array(plain.encode(label, add_special_tokens=False).ids, np.int32) for label in labels]
-    found, owners = read_all(tokenizer.hypothesis_reader(texts, ids, OPTIONS, truncate))
+    found, owners = read_all(read_pairs(tokenizer, texts, ids, truncate))
     assert owners == [index for index in range(len(texts)) for _ in labels]
     return found
 
@@ -64,15 +72,15 @@ def test_a_text_without_tokens_is_empty_whatever_its_hypotheses(tokenizer: Token
 def test_a_hypothesis_leaves_room_for_a_token_of_the_text(tokenizer: Tokenizer) -> None:
     special = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).num_special_tokens_to_add(True)
     most = np.full(LIMIT - special - 1, 5, np.int32)
-    found, _ = read_all(tokenizer.hypothesis_reader(["cat " * 9], [most], OPTIONS, "right"))
+    found, _ = read_all(read_pairs(tokenizer, ["cat " * 9], [most], "right"))
     assert [len(one) for one in found] == [LIMIT]
     with pytest.raises(Invalid, match="takes at most 144, which leaves no room for a text beside") as caught:
-        tokenizer.hypothesis_reader(["cat"], [np.append(most, most[:1])], OPTIONS, "right")
+        read_pairs(tokenizer, ["cat"], [np.append(most, most[:1])], "right")
     assert caught.value.code == "candidate_labels"
 
 
 def test_a_text_that_fits_beside_some_hypotheses_only_is_too_long(tokenizer: Tokenizer) -> None:
     labels = [np.full(size, 5, np.int32) for size in (5, 50)]
     with pytest.raises(Invalid, match="this model takes at most 144") as caught:
-        read_all(tokenizer.hypothesis_reader(["dog " * 100], labels, OPTIONS, None))
+        read_all(read_pairs(tokenizer, ["dog " * 100], labels, None))
     assert caught.value.code == "too_long"

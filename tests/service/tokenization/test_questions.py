@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.tokenization.tokenizer import Tokenizer
-from packbert.service.tokenization.windows import WindowOptions
+from packbert.service.tokenization.windows import QuestionsReader
 from tests.export.goldens import Artifact
 from tests.service.tokenization.reading import open_tokenizer, read_all
 
@@ -34,15 +34,11 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
         yield tokenizer
 
 
-def options(**given: Any) -> WindowOptions:
-    defaults = {"limit": LIMIT, "stride": None, "question_limit": None, "align_to_words": True}
-    return WindowOptions(**defaults | given)
-
-
 def windows(
     tokenizer: Tokenizer, *pairs: tuple[str, str], most: int = 10_000, **given: Any
 ) -> tuple[list[EncodedText], list[int]]:
-    return read_all(tokenizer.question_reader(pairs, SPANS, options(**given), most))
+    stride, given = given.pop("stride", None), {"limit": LIMIT, "question_limit": None, "align_to_words": True} | given
+    return read_all(tokenizer.reader(QuestionsReader, pairs, SPANS, most=most, asked_stride=stride, **given))
 
 
 def rows(sequences: list[EncodedText]) -> list[tuple[list[int], list[int], list[list[int]]]]:

@@ -21,9 +21,8 @@ from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TokenizerFailed
 from packbert.service.tokenization.chunks import TextReader
-from packbert.service.tokenization.encoding import INLINE_TEXTS, Direction, EncodedText, EncodeOptions, Text, guard
-from packbert.service.tokenization.tokenizer import Tokenizer
-from packbert.service.tokenization.tokens import describe_tokens
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text, guard
+from packbert.service.tokenization.tokenizer import INLINE_TEXTS, Tokenizer
 from tests.export.goldens import Artifact, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import serve_in_process
@@ -163,7 +162,7 @@ def test_only_short_work_runs_on_the_event_loop(tokenizer: Tokenizer, few: bool)
         tokenizer.word_ids([words]),
         tokenizer.decode([[5]] * count, skip_special_tokens=True),
         tokenizer.decode(tokens, skip_special_tokens=True),
-        describe_tokens(tokenizer, ["a"] * count, add_special_tokens=True),
+        tokenizer.read(["a"] * count, len),
     ):
         assert (asyncio.run(turns_beside(work)) == 1) == few
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.tokenization.windows import WindowsReader
 from tests.export.goldens import Artifact
 from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
@@ -41,9 +42,8 @@ def windows(
     most: int = 10_000,
     options: EncodeOptions = SPANS,
 ) -> list[list[EncodedText]]:
-    reader = tokenizer.window_reader(texts, options, stride=stride, prompt=prompt, most=most)
+    reader = tokenizer.reader(WindowsReader, texts, options, asked_stride=stride, prompt=prompt, most=most)
     found, owners = read_all(reader)
-    assert len(reader.added) == len(found)
     of_text: list[list[EncodedText]] = [[] for _ in texts]
     for owner, window in zip(owners, found, strict=True):
         of_text[owner].append(window)
@@ -94,7 +94,7 @@ def test_windows_of_all_texts_count_as_inputs_and_too_many_are_refused(tokenizer
     assert len(windows(tokenizer, text, "cat", most=count + 1)) == 2
     with pytest.raises(TooLarge, match=rf"the request has {count + 1} or more windows; at most {count} are allowed"):
         windows(tokenizer, text, "cat", most=count)
-    reader = tokenizer.window_reader([text * 2] * 1000, SPANS, stride=0, prompt=0, most=1000)
+    reader = tokenizer.reader(WindowsReader, [text * 2] * 1000, SPANS, asked_stride=0, prompt=0, most=1000)
     with pytest.raises(
         TooLarge, match=r"has about \d+ windows; .*BERT_MAX_INPUTS.: split it, or send a smaller stride"
     ):
@@ -104,12 +104,11 @@ def test_windows_of_all_texts_count_as_inputs_and_too_many_are_refused(tokenizer
 
 def test_a_windows_weight_is_what_it_adds(tokenizer: Tokenizer) -> None:
     text = "cat dog 北 " * 150
-    reader = tokenizer.window_reader([text, "cat"], WITHOUT_SPANS, stride=20, prompt=0, most=100)
-    read_all(reader)
+    added = [one.added for one in windows(tokenizer, text, stride=20, options=WITHOUT_SPANS)[0]]
     bare = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).encode(text)
-    assert sum(reader.added[:-1]) == len(bare) - 2
-    assert reader.added[0] == ROOM
-    assert set(reader.added[1:-2]) == {ROOM - 20}
+    assert sum(added) == len(bare) - 2
+    assert added[0] == ROOM
+    assert set(added[1:-1]) == {ROOM - 20}
 
 
 def test_every_window_begins_with_the_prompt(tokenizer: Tokenizer) -> None:
