@@ -226,7 +226,7 @@ def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG00
 
 
 async def similarity(tasks: Tasks, request: SimilarityRequest) -> Task:
-    """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
+    """The similarity of each sentence to the source sentence, in the format of text-embeddings-inference."""
     request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
     return await similarities(tasks, [source], sentences, request, partial(locate_behind, "source_sentence", 1))

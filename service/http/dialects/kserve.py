@@ -22,8 +22,7 @@ from ...tasks.pairs import score_labels
 from ...tokenization.encoding import Text
 from ...turns import DEADLINE, Deadline
 from ..responses import Floats, json_bytes, json_response
-from .shapes import Explained, like
-from .spec import Content, TaskSpec
+from .spec import Content, Explained, TaskSpec, like
 
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
 OCTETS = "application/octet-stream"
@@ -104,6 +103,7 @@ class InferRequest(Body):
 
 
 async def _infer(tasks: Tasks, request: InferRequest) -> Task:
+    """Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton."""
     parameters, manifest = request.parameters, tasks.manifest
     names = _find_outputs(manifest, request)
     texts = _find_inputs(request)
@@ -315,12 +315,4 @@ def _ready(content: Mapping[str, Any], reason: str) -> Response:
     return json_response({**content, "ready": not reason}, 503 if reason else 200)
 
 
-INFER = TaskSpec(
-    "infer",
-    _infer,
-    InferRequest,
-    INFER_RESPONSE,
-    "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
-    binary_header=JSON_LENGTH,
-    attach=_attach_texts,
-)
+INFER = TaskSpec("infer", _infer, INFER_RESPONSE, binary_header=JSON_LENGTH, attach=_attach_texts)

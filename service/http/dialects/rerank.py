@@ -20,9 +20,8 @@ from ...tasks.inputs import Body, ClientFields, FailFastList, RerankFields, Trun
 from ...tokenization.encoding import EncodeOptions
 from ...turns import in_turns
 from ..responses import Floats
-from .fields import VllmFields, truncation_fields
-from .shapes import USAGE, Explained, like, response_id, type_like, usage
-from .spec import MESSAGE_ERROR, TaskSpec
+from .fields import USAGE, VllmFields, response_id, truncation_fields, usage
+from .spec import MESSAGE_ERROR, Explained, TaskSpec, like, type_like
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
 TEXT_SCORE = like("TextScore", index=0, score=0.98, text=Explained("a bear", "with return_text", absent=True))
@@ -95,6 +94,8 @@ RESPONSES = type_like(([TEXT_SCORE], RERANK_RESPONSE))
 
 
 async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
+    """Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of Cohere,
+    Jina, Voyage, infinity and vLLM (`documents`)."""
     texts, cuts = _texts(request), bool(request.max_tokens_per_doc or request.max_chunks_per_doc)
     fields = truncation_fields(tasks, request, truncates=cuts or None)
     if request.use_activation is False:
@@ -173,6 +174,7 @@ async def _cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int
 
 
 async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
+    """Passages ranked by how well they answer a query, in the format of NVIDIA."""
     fields = RerankFields(query=request.query.text, raw_scores=True, **truncation_fields(tasks, request))
     texts = [passage.text for passage in request.passages]
 
@@ -182,27 +184,10 @@ async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
     return (await pairs.rerank(tasks, fields, texts)).then(show)
 
 
-RERANK = TaskSpec(
-    "rerank",
-    _rerank,
-    RerankRequest,
-    RESPONSES,
-    "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
-    "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
-    of_tei=True,
-    error_shape=MESSAGE_ERROR,
-)
+RERANK = TaskSpec("rerank", _rerank, RESPONSES, of_tei=True, error_shape=MESSAGE_ERROR)
 ROUTES = {
     "/rerank": RERANK,
     "/v1/rerank": replace(RERANK, operation="rerank_v1"),
     "/v2/rerank": replace(RERANK, operation="rerank_v2"),
-    "/v1/ranking": TaskSpec(
-        "rerank",
-        _rank,
-        RankingRequest,
-        RANKING_RESPONSE,
-        "Passages ranked by how well they answer a query, in the format of NVIDIA",
-        error_shape=MESSAGE_ERROR,
-        operation="ranking",
-    ),
+    "/v1/ranking": TaskSpec("rerank", _rank, RANKING_RESPONSE, error_shape=MESSAGE_ERROR, operation="ranking"),
 }

@@ -18,10 +18,9 @@ from ...tasks.likelihood import LikelihoodResponse, Variant, score_sentences
 from ...tasks.pairs import score_labels, score_pairs
 from ...tasks.predict import Floats, Label
 from ...tasks.results import LongObject, MadeList
-from .fields import VllmFields, truncation_fields
+from .fields import LISTED, VllmFields, listed, truncation_fields
 from .rerank import CutFields, cut_sides
-from .shapes import LISTED, Explained, like, listed
-from .spec import OPENAI_ERROR, SCORE_ERROR, TaskSpec
+from .spec import OPENAI_ERROR, SCORE_ERROR, Explained, TaskSpec, like
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 LABELS_OF_INFINITY = like(
@@ -80,6 +79,7 @@ class ScoreRequest(ModelField, CutFields):
 
 
 async def _classify(tasks: Tasks, request: ClassifyRequest) -> Task:
+    """A classifier's labels for texts, in the format of infinity or of vLLM."""
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.raw_scores or request.use_activation is False
     as_vllm = not ONLY_VLLM.isdisjoint(request.model_fields_set)
@@ -102,6 +102,8 @@ def _vllm_labels(tasks: Tasks, index: int, scores: Floats) -> dict[str, Any]:
 
 
 async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
+    """How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with
+    inputs: how likely texts are, by a pass of the masked-language model for each token."""
     if request.inputs is not None:
         return await _score_sentences(tasks, request, request.inputs)
     if request.variant is not None:
@@ -143,24 +145,9 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
     )
 
 
-SCORE = TaskSpec(
-    "score",
-    _score,
-    ScoreRequest,
-    SCORES | LikelihoodResponse,
-    "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
-    "inputs: how likely texts are, by a pass of the masked-language model for each token",
-    error_shape=SCORE_ERROR,
-)
+SCORE = TaskSpec("score", _score, SCORES | LikelihoodResponse, error_shape=SCORE_ERROR)
 ROUTES = {
-    "/classify": TaskSpec(
-        "classify",
-        _classify,
-        ClassifyRequest,
-        LABELS_OF_INFINITY | LABELS_OF_VLLM,
-        "A classifier's labels for texts, in the format of infinity or of vLLM",
-        error_shape=OPENAI_ERROR,
-    ),
+    "/classify": TaskSpec("classify", _classify, LABELS_OF_INFINITY | LABELS_OF_VLLM, error_shape=OPENAI_ERROR),
     "/score": SCORE,
     "/v1/score": replace(SCORE, operation="score_v1"),
 }

@@ -1,11 +1,14 @@
-"""A row of the table of task routes, and the shapes of errors."""
+"""A row of the table of task routes, the shapes of errors, and shapes of responses that an example documents."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from inspect import signature
+from operator import or_
 from typing import Any, Literal, NamedTuple
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from ...errors import Invalid, ServiceError
 from ...models import ServedModel
@@ -27,6 +30,43 @@ TEI_TYPES_BY_CODE = {"empty": "Empty", "tokenizer_failed": "Tokenizer"}
 TEI_TYPES_BY_STATUS = {429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
 MAX_DIGITS = 12  # of a number of bytes
 MAX_CHARACTERS = 2000  # of a message; our own longest sentence, of a 404, has 1,100
+
+
+class Explained(NamedTuple):
+    """A value of an example, and a sentence about it."""
+
+    example: Any
+    about: str
+    absent: bool = False  # in some responses
+
+
+def like(model: str, about: str = "", /, **example: Any) -> type[BaseModel]:
+    """The pydantic model, named `model`, that documents a JSON object of the form of `example`.
+
+    A list is documented by its first item, a tuple holds alternatives, and a type stands for itself.
+    """
+    fields: dict[str, Any] = {}
+    for key, value in example.items():
+        one = value if isinstance(value, Explained) else Explained(value, "")
+        shown = [one.example] if _is_plain(one.example) else None
+        field = Field(None if one.absent else ..., description=one.about or None, examples=shown)
+        fields[key] = (type_like(one.example), field)
+    return create_model(model, __doc__=about or None, **fields)
+
+
+def type_like(example: Any) -> Any:
+    """The type of `example`, as in `like`."""
+    if isinstance(example, tuple):
+        return reduce(or_, map(type_like, example))
+    if isinstance(example, list):
+        return list[type_like(example[0])]  # type: ignore[misc]
+    if isinstance(example, dict):
+        return dict[str, Any]
+    return type(example) if _is_plain(example) else example
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | dict) or (isinstance(value, list) and all(map(_is_plain, value)))
 
 
 class OpenAIError(BaseModel):
@@ -94,15 +134,16 @@ OPENAI_ERROR = ErrorShape(_openai_error, OpenAIErrorBody)
 SCORE_ERROR = ErrorShape(_score_error, ScoreErrorBody)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskSpec:
-    """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs."""
+    """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs.
+
+    The request model is that of the task's last parameter, the summary in OpenAPI the first sentence of its docstring.
+    """
 
     name: str  # in /metrics; the operation id in OpenAPI, unless there are several routes
     task: Read
-    request_model: type[Body]
     response_model: object  # documents the value of the answer, and does not validate it
-    summary: str
     npy: bool = False  # the value is an array, which is also served as NPY
     of_tei: bool = False  # answers have text-embeddings-inference's headers
     error_shape: ErrorShape = SERVICE_ERROR
@@ -110,6 +151,16 @@ class TaskSpec:
     binary_header: bytes = b""  # has the bytes of JSON at the start of a body that is not only JSON
     attach: Callable[[Any, bytes, int], Body] | None = None  # the rest, with at most so many inputs, to its request
     head: str = ""  # that the model needs; empty if that depends on the body
+
+    @cached_property
+    def request_model(self) -> type[Body]:
+        *_, request = signature(self.task).parameters.values()
+        return request.annotation  # type: ignore[no-any-return]
+
+    @property
+    def summary(self) -> str:
+        task = self.task.func if isinstance(self.task, partial) else self.task
+        return " ".join((task.__doc__ or "").split()).partition(". ")[0].removesuffix(".")
 
     def check_head(self, tasks: Tasks) -> None:
         """Raises NoSuchHead."""
