@@ -66,8 +66,8 @@ TagResponse = list[Tag] | list[list[Tag]]
 
 
 async def tag(tasks: Tasks, request: TagRequest) -> Task:
-    """A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline. A list of
-    tokens, or of groups of tokens, for one text; a list of lists for several."""
+    """A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline. A list
+    of tokens, or of groups of tokens, for one text; a list of lists for several."""
     request, texts, windows = merge_parameters(request), as_list(request.inputs), None
     if asks_for_windows(request, request):
         if request.aggregation_strategy in (None, "none"):

@@ -294,8 +294,8 @@ VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[Piec
 
 
 def embed_any(tasks: Tasks, request: EmbedRequest) -> Awaitable[Task]:
-    """One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; or with
-    pooling none one per token. Raises Invalid for fields that have no meaning together."""
+    """One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; or
+    with pooling none one per token. Raises Invalid for fields that have no meaning together."""
     request = merge_parameters(request)
     if (request.pieces or request.words) and request.pooling != "none":
         name = "pieces" if request.pieces else "words"
