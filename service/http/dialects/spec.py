@@ -95,43 +95,36 @@ class RerankErrorBody(ErrorBody):
 class ErrorShape:
     """How a dialect writes an error."""
 
-    form: Callable[[str, str, ServiceError], dict[str, Any]]  # of the request's id, the message, the error
     model: type[BaseModel]  # documents what `write` returns
+    form: Callable[[dict[str, Any], ServiceError], dict[str, Any]]  # of this service's form: TEI's two keys, and more
 
     def write(self, request_id: str, error: ServiceError) -> bytes:
         """A message with a long value of the client's is cut in the middle: its end names the way out."""
         message = error.message
         if len(message) > MAX_CHARACTERS:
             message = f"{message[: MAX_CHARACTERS // 2]} ... {message[-MAX_CHARACTERS // 2 :]}"
-        return orjson.dumps(self.form(request_id, message, error))
+        kind = TEI_TYPES_BY_CODE.get(error.code) or TEI_TYPES_BY_STATUS.get(error.status, "Validation")
+        own: dict[str, Any] = {"error": message, "error_type": kind, "code": error.code, "request_id": request_id}
+        return orjson.dumps(self.form(own if error.index is None else own | {"index": error.index}, error))
 
 
-def _service_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
-    """This service's error: TEI's two keys, and more."""
-    kind = TEI_TYPES_BY_CODE.get(error.code) or TEI_TYPES_BY_STATUS.get(error.status, "Validation")
-    content: dict[str, Any] = {"error": message, "error_type": kind, "code": error.code, "request_id": request_id}
-    return content if error.index is None else content | {"index": error.index}
-
-
-def _rerank_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
-    return _service_error(request_id, message, error) | {"message": message, "detail": message}
-
-
-def _openai_error(_: str, message: str, error: ServiceError) -> dict[str, Any]:
+def _openai_error(own: dict[str, Any], error: ServiceError) -> dict[str, Any]:
+    message = own["error"]
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     param = None if error.index is None else f"input.{error.index}"
     return {"error": {"message": message, "type": kind, "param": param, "code": error.code}, "detail": message}
 
 
-def _score_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
-    own = {"request_id": request_id} if error.index is None else {"request_id": request_id, "index": error.index}
-    return _openai_error(request_id, message, error) | own
+def _score_error(own: dict[str, Any], error: ServiceError) -> dict[str, Any]:
+    return _openai_error(own, error) | {name: own[name] for name in ("request_id", "index") if name in own}
 
 
-SERVICE_ERROR = ErrorShape(_service_error, ErrorBody)
-MESSAGE_ERROR = ErrorShape(_rerank_error, RerankErrorBody)  # of Cohere, Jina, Voyage and NVIDIA
-OPENAI_ERROR = ErrorShape(_openai_error, OpenAIErrorBody)
-SCORE_ERROR = ErrorShape(_score_error, ScoreErrorBody)
+SERVICE_ERROR = ErrorShape(ErrorBody, lambda own, _: own)
+MESSAGE_ERROR = ErrorShape(  # of Cohere, Jina, Voyage and NVIDIA
+    RerankErrorBody, lambda own, _: own | {"message": own["error"], "detail": own["error"]}
+)
+OPENAI_ERROR = ErrorShape(OpenAIErrorBody, _openai_error)
+SCORE_ERROR = ErrorShape(ScoreErrorBody, _score_error)
 
 
 @dataclass(frozen=True)
