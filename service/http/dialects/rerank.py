@@ -100,7 +100,8 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
     fields = truncation_fields(tasks, request, truncates=cuts or None)
     if request.use_activation is False:
         fields["raw_scores"] = True
-    [query], read = await cut_sides(tasks, request, [request.query], texts)
+    [query] = await cut(tasks, request, [request.query], request.max_tokens_per_query)
+    read = await cut(tasks, request, texts, request.max_tokens_per_doc)
     asked = request.model_copy(update=fields | {"query": query})
     most = request.top_k if request.top_n is None else request.top_n
 
@@ -109,15 +110,9 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
         results = [one | _document(request, texts[one["index"]]) for one in best[: most or None]]
         if request.documents is None:
             return results
-        return {
-            "object": "rerank",
-            "id": response_id("rerank"),
-            "model": tasks.manifest.name,
-            "results": results,
-            "data": results,
-            "usage": usage(result.tokens),
-            "meta": {"tokens": {"input_tokens": result.tokens}},
-        }
+        own = {"object": "rerank", "id": response_id("rerank"), "model": tasks.manifest.name}
+        cost = {"usage": usage(result.tokens), "meta": {"tokens": {"input_tokens": result.tokens}}}
+        return own | {"results": results, "data": results} | cost
 
     return (await pairs.rerank(tasks, asked, read)).then(show)
 
@@ -153,24 +148,16 @@ def _texts(request: RerankRequest) -> Sequence[str]:
     return [one if isinstance(one, str) else one.text for one in request.documents or ()]
 
 
-async def cut_sides(
-    tasks: Tasks, request: CutFields, queries: Sequence[str], documents: Sequence[str]
-) -> list[Sequence[str]]:
-    """Both sides up to the tokens that the request says. Raises TooLarge for too many texts."""
-    limits = (request.max_tokens_per_query, request.max_tokens_per_doc)
-    sides = zip((queries, documents), limits, strict=True)
-    return [await _cut(tasks, request, texts, most) if most else texts for texts, most in sides]
-
-
-async def _cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int) -> list[str]:
-    """The texts up to the end of their first `most` tokens."""
+async def cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int | None) -> Sequence[str]:
+    """The texts up to the end of their first `most` tokens, if it is set. Raises TooLarge for too many texts."""
+    if not most:
+        return texts
     tasks.check_count(texts)
-    encoded = await tasks.tokenizer.encode(texts, tasks.reading(request, SPANS), "right")
-    cut = []
+    encoded, shorter = await tasks.tokenizer.encode(texts, tasks.reading(request, SPANS), "right"), list[str]()
     async for text, one in in_turns(zip(texts, encoded, strict=True)):
         ends = one.spans[one.spans[:, 1] >= 0, 1]  # without special tokens
-        cut.append(text[: ends[most - 1]] if len(ends) > most else text)
-    return cut
+        shorter.append(text[: ends[most - 1]] if len(ends) > most else text)
+    return shorter
 
 
 async def _rank(tasks: Tasks, request: RankingRequest) -> Task:

@@ -5,6 +5,7 @@ its texts are (`tasks/likelihood`). The errors of /score have vLLM's shape, with
 this service's own errors.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from ...tasks.pairs import score_labels, score_pairs
 from ...tasks.predict import Floats, Label
 from ...tasks.results import LongObject, MadeList
 from .fields import LISTED, VllmFields, listed, truncation_fields
-from .rerank import CutFields, cut_sides
+from .rerank import CutFields, cut
 from .spec import OPENAI_ERROR, SCORE_ERROR, Explained, TaskSpec, like
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
@@ -48,6 +49,7 @@ SCORES = like(
     data=[like("Score", index=0, object="score", score=0.93)],
 )
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+SIDE_FIELDS = dict.fromkeys(name for side in SIDES for name in side)
 
 
 class ClassifyRequest(ModelField, VllmFields):
@@ -108,7 +110,9 @@ async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
         return await _score_sentences(tasks, request, request.inputs)
     if request.variant is not None:
         raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
-    first, second = await cut_sides(tasks, request, *_find_sides(request))
+    first, second = _find_sides(request)
+    first = await cut(tasks, request, first, request.max_tokens_per_query)
+    second = await cut(tasks, request, second, request.max_tokens_per_doc)
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.use_activation is False
 
@@ -121,8 +125,7 @@ async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
 
 async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | list[str]) -> Task:
     """Raises Invalid for a field of pairs beside `inputs`."""
-    names = [*dict.fromkeys(name for side in SIDES for name in side), "use_activation"]
-    if given := [name for name in names if getattr(request, name) is not None]:
+    if given := [name for name in (*SIDE_FIELDS, "use_activation") if getattr(request, name) is not None]:
         message = f"inputs asks how likely texts are, and {', '.join(given)} is for scores of pairs: send one of them"
         raise Invalid(message, code="pair")
     fields = request.model_copy(update=truncation_fields(tasks, request))
@@ -130,10 +133,9 @@ async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | li
     return task if isinstance(inputs, list) else task.then(lambda value, _: value[0])
 
 
-def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
+def _find_sides(request: ScoreRequest) -> tuple[Sequence[str], Sequence[str]]:
     """The texts of both sides. Raises Invalid if not exactly two fields hold texts, or these do not belong together."""
-    texts = {name: getattr(request, name) for side in SIDES for name in side}
-    given = {name: value for name, value in texts.items() if value is not None}
+    given = {name: value for name in SIDE_FIELDS if (value := getattr(request, name)) is not None}
     for first, second in SIDES:
         if given.keys() == {first, second}:
             return as_list(given[first]), as_list(given[second])
