@@ -83,7 +83,9 @@ AnswerResponse = Answers | list[Answers]
 
 
 async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
-    """For one question an answer, or a list of at most `top_k` if that is more than 1; for a list a list of these."""
+    """The parts of a context of any length that answer a question, in the format of transformers'
+    QuestionAnsweringPipeline. For one question an answer, or a list of at most `top_k` if that is more than 1; for a
+    list a list of these."""
     request = merge_parameters(request)
     pairs = _pairs(request)
     tasks.check_count(pairs)

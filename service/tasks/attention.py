@@ -54,7 +54,8 @@ class AttentionResponse(BaseModel):
 
 
 async def attention(tasks: Tasks, request: AttentionRequest) -> Task:
-    """The pieces, and a float32 array [layers, heads, tokens, tokens], or less with `reduce`."""
+    """How much each token of a text or pair attends to each other, by layer and head. The pieces, and a float32 array
+    [layers, heads, tokens, tokens], or less with `reduce`."""
     sizes = tasks.manifest.sizes
     layers = _choose(request.layers, sizes["layers"], "layers")
     heads = _choose(request.heads, sizes["heads"], "heads")

@@ -50,7 +50,8 @@ ChooseResponse = list[Choice] | list[list[Choice]]
 
 
 async def choose(tasks: Tasks, request: ChooseRequest) -> Task:
-    """The choices of a prompt, best first: a list for one prompt, a list of lists for a list of prompts."""
+    """The choices of a prompt by their probability, from a multiple-choice head. A list for one prompt, a list of lists
+    for a list of prompts."""
     inputs = _inputs(request)
     if (empty := next((index for index, one in enumerate(inputs) if not one.choices), None)) is not None:
         raise Invalid("choices is empty: send at least one", code="empty", index=empty)

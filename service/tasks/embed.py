@@ -229,7 +229,7 @@ def windows_of_texts(result: TaskResult) -> list[slice]:
 
 
 async def similarity(tasks: Tasks, request: SimilarityRequest) -> Task:
-    """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
+    """The similarity of each sentence to the source sentence, in the format of text-embeddings-inference."""
     request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
     task = await similarities(tasks, [source], sentences, request)

@@ -101,7 +101,8 @@ FillMaskResponse = MaskCandidates | list[MaskCandidates] | list[JointCandidate] 
 
 
 async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> Task:
-    """A single input, also in a list, gives a result; a longer list gives a list of results."""
+    """Candidates for masked words, in the format of transformers' FillMaskPipeline. A single input, also in a list,
+    gives a result; a longer list gives a list of results."""
     asked = request if request.parameters is None else merge_parameters(request)
     if asked.joint:
         return await _fill_together(tasks, asked)

@@ -95,7 +95,7 @@ def _locate_side(count: int, error: ServiceError) -> None:
 
 
 async def nsp(tasks: Tasks, request: NspRequest) -> Task:
-    """The softmax of the pair head's two logits, under the labels that the head was trained on."""
+    """Whether the second text follows the first. The softmax of two logits, under the labels that the head learned."""
     pairs, single = _pairs(request.inputs)
 
     async def answer(result: TaskResult) -> Any:

@@ -45,7 +45,8 @@ EmbedSparseResponse = Annotated[
 
 
 async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest) -> Task:
-    """A list of weights for each text; always a list of lists."""
+    """Weights of words for checkpoints trained for sparse vectors (SPLADE), as text-embeddings-inference has them.
+    Always a list of lists."""
     _require(tasks, request.force)
     fields = VectorFields(prompt_name=request.prompt_name)
     texts = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, fields), fields)

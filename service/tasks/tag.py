@@ -67,7 +67,8 @@ TagResponse = list[Tag] | list[list[Tag]]
 
 
 async def tag(tasks: Tasks, request: TagRequest) -> Task:
-    """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
+    """A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline. A list
+    of tokens, or of groups of tokens, for one text; a list of lists for several."""
     request, texts = merge_parameters(request), as_list(request.inputs)
     if asks_for_windows(request) and request.aggregation_strategy in (None, "none"):
         message = "the groups of windows are joined, and aggregation_strategy none makes no groups"

@@ -60,7 +60,7 @@ DecodeResponse = Annotated[list[str], Field(description="a text for each list of
 
 
 async def tokenize(tasks: Tasks, request: TokenizeRequest) -> Task:
-    """A list of tokens for each text, whatever its length; always a list of lists."""
+    """The tokens of a text or pair of any length, or their number, in the format of text-embeddings-inference."""
     texts = _texts(tasks, request)
     tasks.check_count(texts)
     how: Any = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
@@ -77,7 +77,7 @@ async def tokenize(tasks: Tasks, request: TokenizeRequest) -> Task:
 
 
 async def decode(tasks: Tasks, request: DecodeRequest) -> Task:
-    """The text of each list of ids."""
+    """The texts of token ids, in the format of text-embeddings-inference."""
     single = bool(request.ids) and isinstance(request.ids[0], int)
     rows = cast(list[list[int]], [request.ids] if single else request.ids)
     tasks.check_count(rows)

@@ -154,7 +154,7 @@ class PiecesAndVectors(BaseModel):
 
 
 async def embed_all(tasks: Tasks, request: EmbedAllRequest) -> Task:
-    """/embed with `pooling: "none"`."""
+    """A vector per token of each text, the last layer's hidden states, in the format of text-embeddings-inference."""
     return await embed_tokens(tasks, EmbedRequest(**dict(request), pooling="none"))
 
 
@@ -256,7 +256,8 @@ VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[Piec
 
 
 def embed_any(tasks: Tasks, request: EmbedRequest) -> Awaitable[Task]:
-    """Raises Invalid for fields that have no meaning together."""
+    """One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; or
+    with pooling none one per token. Raises Invalid for fields that have no meaning together."""
     request = request if request.parameters is None else merge_parameters(request)
     if (request.pieces or request.words) and request.pooling != "none":
         name = "pieces" if request.pieces else "words"

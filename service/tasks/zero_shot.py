@@ -23,7 +23,8 @@ UNUSED = ("top_k", "function_to_apply", "raw_scores", "window_scores", "long", "
 
 
 def predict_labels(tasks: Tasks, request: PredictRequest) -> Awaitable[Task]:
-    """/predict: the checkpoint's own labels, or those of the request."""
+    """A classifier's labels for a text or a pair, in the format of text-embeddings-inference; or with candidate_labels
+    those of the request, as transformers' zero-shot-classification pipeline gives them."""
     if not (_asks_for_labels(request) or _asks_for_labels(request.parameters)):
         return predict(tasks, request)
     return zero_shot(tasks, merge_parameters(request))

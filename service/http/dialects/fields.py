@@ -1,13 +1,18 @@
-"""The fields of a request under the names that other servers give them."""
+"""Fields that several servers share: of requests under their names for ours, and of responses."""
 
+import random
+import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from ...errors import Invalid
-from ...tasks.flow import Tasks
+from ...tasks.flow import TaskResult, Tasks
 from ...tasks.inputs import NO_EFFECT, Body, TruncationFields
+from ...tasks.results import LongObject
 from ...tokenization.encoding import Direction
+from .spec import like
 
 THEIRS = {  # field of this service -> its names in other servers' requests
     "truncate": ("truncation",),  # of Voyage
@@ -22,6 +27,8 @@ KINDS = {  # what Voyage, Jina and Cohere call them
     **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document"), DOCUMENT),
     "text": (),  # neither
 }
+USAGE = like("Usage", prompt_tokens=7, total_tokens=7)
+LISTED = {"created": 1790000000, "object": "list", "model": "sample", "usage": USAGE}
 
 
 class VllmFields(TruncationFields):
@@ -83,3 +90,17 @@ def find_prompt_name(tasks: Tasks, field: str, name: str) -> str | None:
         raise Invalid(f"{message}: send one of them, or `prompt` with a text", code="prompt")
     found = [prompt for prompt in kind if prompt in prompts]  # sentence-transformers adds `document`, empty
     return max(found, key=lambda prompt: bool(prompts[prompt]), default=None)
+
+
+def response_id(kind: str) -> str:
+    return f"{kind}-{random.getrandbits(64):016x}"  # names the response, no secret
+
+
+def usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def listed(tasks: Tasks, result: TaskResult, kind: str, data: Sequence[Any], *, named: str = "list") -> LongObject:
+    """vLLM's and infinity's response, whose `object` is `named`."""
+    own = {"id": response_id(kind), "created": int(time.time()), "object": named}
+    return LongObject(own, model=tasks.manifest.name, data=data, usage=usage(result.tokens))

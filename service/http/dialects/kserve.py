@@ -22,8 +22,7 @@ from ...tasks.pairs import score_labels
 from ...tokenization.encoding import Text
 from ...turns import DEADLINE, Deadline
 from ..responses import Floats, json_bytes, json_response
-from .shapes import Explained, like
-from .spec import Content, TaskSpec
+from .spec import Content, Explained, TaskSpec, like
 
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
 OCTETS = "application/octet-stream"
@@ -104,13 +103,19 @@ class InferRequest(Body):
 
 
 async def _infer(tasks: Tasks, request: InferRequest) -> Task:
+    """Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton."""
     parameters, manifest = request.parameters, tasks.manifest
     names = _find_outputs(manifest, request)
     texts = _find_inputs(request)
     if parameters.timeout and parameters.timeout < 1e6 * DEADLINE.get().seconds_left:
         DEADLINE.set(Deadline(parameters.timeout / 1e6))
     if names == VECTORS:
-        task = await _embed(tasks, texts, parameters)
+        if parameters.raw_scores:
+            raise Invalid("raw_scores applies to scores and label, not to embedding: leave it out", code="raw_scores")
+        plain = [text for text in texts if isinstance(text, str)]
+        if len(plain) < len(texts):
+            raise Invalid("text_pair is an input of scores and label, not of embedding: leave it out", code="tensor")
+        task = await embed_texts(tasks, plain, parameters)
     else:
         parameters.refuse_vector_fields()
         task = await score_labels(tasks, texts, parameters, raw=parameters.raw_scores)
@@ -126,27 +131,15 @@ async def _infer(tasks: Tasks, request: InferRequest) -> Task:
     return task._replace(answer=answer)
 
 
-async def _embed(tasks: Tasks, texts: list[Text], parameters: InferParameters) -> Task:
-    if parameters.raw_scores:
-        raise Invalid("raw_scores applies to scores and label, not to embedding: leave it out", code="raw_scores")
-    plain = [text for text in texts if isinstance(text, str)]
-    if len(plain) < len(texts):
-        raise Invalid("text_pair is an input of scores and label, not of embedding: leave it out", code="tensor")
-    return await embed_texts(tasks, plain, parameters)
-
-
 def _find_outputs(manifest: Manifest, request: InferRequest) -> tuple[str, ...]:
     """VECTORS or LABELS. Raises Invalid for an output that the model does not have, or for outputs of both."""
-    has_labels = "labels" in manifest.heads
-    if not request.outputs:
-        return LABELS if has_labels else VECTORS
-    asked = {one.name for one in request.outputs}
-    known = (*VECTORS, *LABELS) if has_labels else VECTORS
+    known = (*VECTORS, *LABELS) if "labels" in manifest.heads else VECTORS
+    asked = {one.name for one in request.outputs or ()} or {known[-1]}  # by default those of the classifier, if any
     if unknown := sorted(asked.difference(known)):
         raise Invalid(f"this model has no output {unknown[0]!r}; it has {', '.join(known)}", code="tensor")
-    if asked <= {*LABELS}:
+    if asked.isdisjoint(VECTORS):
         return LABELS
-    if asked <= {*VECTORS}:
+    if asked.isdisjoint(LABELS):
         return VECTORS
     raise Invalid("embedding and a classifier's outputs are two tasks: send a request for each", code="tensor")
 
@@ -187,40 +180,37 @@ def _attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> Inf
 
     Raises Invalid, and TooLarge for more than `max_inputs` texts and as many of pairs.
     """
-    inputs: list[InputTensor] = []
-    at, left = 0, 2 * max_inputs
+    inputs, rest, left = list[InputTensor](), memoryview(content), 2 * max_inputs
     for tensor in request.inputs:
         size = tensor.parameters.binary_data_size
         if size is not None:
-            if at + size > len(content):
-                message = f"{tensor.name}: binary_data_size is {size}; {len(content) - at} bytes are left of the body"
+            if size > len(rest):
+                message = f"{tensor.name}: binary_data_size is {size}; {len(rest)} bytes are left of the body"
                 raise Invalid(message, code="tensor")
-            texts = _decode_texts(tensor.name, memoryview(content)[at : at + size], left)
+            texts = _decode_texts(tensor.name, rest[:size], left)
             tensor = tensor.model_copy(update={"data": texts})
-            at, left = at + size, left - len(texts)
+            rest, left = rest[size:], left - len(texts)
         inputs.append(tensor)
-    if at != len(content):
-        raise Invalid(f"the body has {len(content) - at} bytes after the last binary tensor", code="tensor")
+    if rest:
+        raise Invalid(f"the body has {len(rest)} bytes after the last binary tensor", code="tensor")
     return request.model_copy(update={"inputs": inputs})
 
 
 def _decode_texts(name: str, content: memoryview, most: int) -> list[str]:
     """The elements of a binary BYTES tensor. Raises Invalid, and TooLarge for more than `most`."""
-    texts: list[str] = []
-    at = 0
-    while at < len(content):
+    texts, rest = list[str](), content
+    while rest:
         if len(texts) == most:
             raise TooLarge(f"{name} has more elements than a request has inputs (BERT_MAX_INPUTS): split it")
-        start = at + SIZE.size
-        end = start + (SIZE.unpack_from(content, at)[0] if start <= len(content) else 0)
-        if end > len(content):
+        end = SIZE.size + (SIZE.unpack_from(rest)[0] if len(rest) >= SIZE.size else 0)
+        if end > len(rest):
             message = f"{name}: element {len(texts)} ends after the tensor's {len(content)} bytes"
             raise Invalid(f"{message}; each element is its size, 4 bytes, little-endian, and its bytes", code="tensor")
         try:
-            texts.append(str(content[start:end], "utf-8"))
+            texts.append(str(rest[SIZE.size : end], "utf-8"))
         except UnicodeDecodeError:
             raise Invalid(f"{name}: the text is not UTF-8", code="tensor", index=len(texts)) from None
-        at = end
+        rest = rest[end:]
     return texts
 
 
@@ -264,8 +254,7 @@ def task_routes(model: ServedModel) -> dict[str, TaskSpec]:
 def add_server_routes(router: APIRouter, model: ServedModel) -> None:
     @router.get("/v2", response_model=SERVER, summary="Name, version and extensions of this server")
     async def server_metadata() -> Response:
-        extensions = ["binary_tensor_data"]
-        return json_response({"name": "packbert", "version": version("packbert"), "extensions": extensions})
+        return json_response({"name": "packbert", "version": version("packbert"), "extensions": ["binary_tensor_data"]})
 
     @router.get("/v2/health/live", response_model=LIVE, summary="The process responds, as /health")
     async def server_live() -> Response:
@@ -298,13 +287,8 @@ def _describe_model(model: ServedModel) -> dict[str, Any]:
     if "labels" in manifest.heads:
         inputs.append(_tensor("text_pair", "BYTES"))
         outputs += [_tensor("scores", "FP32", len(manifest.labels)), _tensor("label", "BYTES")]
-    return {
-        "name": manifest.name,
-        "versions": [VERSION],
-        "platform": "onnxruntime",
-        "inputs": inputs,
-        "outputs": outputs,
-    }
+    own = {"name": manifest.name, "versions": [VERSION], "platform": "onnxruntime"}
+    return own | {"inputs": inputs, "outputs": outputs}
 
 
 def _tensor(name: str, datatype: str, *sizes: int) -> dict[str, Any]:
@@ -315,12 +299,4 @@ def _ready(content: Mapping[str, Any], reason: str) -> Response:
     return json_response({**content, "ready": not reason}, 503 if reason else 200)
 
 
-INFER = TaskSpec(
-    "infer",
-    _infer,
-    InferRequest,
-    INFER_RESPONSE,
-    "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
-    binary_header=JSON_LENGTH,
-    attach=_attach_texts,
-)
+INFER = TaskSpec("infer", _infer, INFER_RESPONSE, binary_header=JSON_LENGTH, attach=_attach_texts)

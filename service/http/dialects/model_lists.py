@@ -15,8 +15,7 @@ from ...tasks.defaults import is_cross_encoder
 from ...tasks.flow import Task, TaskResult, Tasks
 from ...tasks.inputs import NO_EFFECT, Body
 from ..responses import json_response
-from .shapes import Explained, like
-from .spec import TaskSpec
+from .spec import Explained, TaskSpec, like
 
 CREATED = Explained(1790000000, "when this service started, in seconds since 1970")
 MODEL = like(
@@ -60,6 +59,7 @@ class ShowRequest(Body):
 
 
 async def _show(tasks: Tasks, _: ShowRequest) -> Task:
+    """Ollama's description of a model."""
     manifest = tasks.manifest
 
     async def answer(_: TaskResult) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def add_get_routes(router: APIRouter, model: ServedModel) -> None:
         return json_response({"version": version("packbert")})
 
 
-ROUTES = {"/api/show": TaskSpec("show", _show, ShowRequest, dict[str, Any], "Ollama's description of a model")}
+ROUTES = {"/api/show": TaskSpec("show", _show, dict[str, Any])}
 LISTS: dict[str, tuple[str, str, type[BaseModel], Describe]] = {  # path -> name of the route, whose list, its shape
     "/v1/models": ("models", "OpenAI's", OPENAI_LIST, _openai),
     "/models": ("models_of_infinity", "infinity's", INFINITY_LIST, _infinity),

@@ -20,9 +20,8 @@ from ...tasks.inputs import Body, ClientFields, FailFastList, RerankFields, Trun
 from ...tokenization.encoding import EncodeOptions
 from ...turns import in_turns
 from ..responses import Floats
-from .fields import VllmFields, truncation_fields
-from .shapes import USAGE, Explained, like, response_id, type_like, usage
-from .spec import MESSAGE_ERROR, TaskSpec
+from .fields import USAGE, VllmFields, response_id, truncation_fields, usage
+from .spec import MESSAGE_ERROR, Explained, TaskSpec, like, type_like
 
 SPANS = EncodeOptions(outputs=frozenset(), spans=True)
 TEXT_SCORE = like("TextScore", index=0, score=0.98, text=Explained("a bear", "with return_text", absent=True))
@@ -95,11 +94,14 @@ RESPONSES = type_like(([TEXT_SCORE], RERANK_RESPONSE))
 
 
 async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
+    """Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of Cohere,
+    Jina, Voyage, infinity and vLLM (`documents`)."""
     texts, cuts = _texts(request), bool(request.max_tokens_per_doc or request.max_chunks_per_doc)
     fields = truncation_fields(tasks, request, truncates=cuts or None)
     if request.use_activation is False:
         fields["raw_scores"] = True
-    [query], read = await cut_sides(tasks, request, [request.query], texts)
+    [query] = await cut(tasks, request, [request.query], request.max_tokens_per_query)
+    read = await cut(tasks, request, texts, request.max_tokens_per_doc)
     asked = request.model_copy(update=fields | {"query": query})
     most = request.top_k if request.top_n is None else request.top_n
 
@@ -108,15 +110,9 @@ async def _rerank(tasks: Tasks, request: RerankRequest) -> Task:
         results = [one | _document(request, texts[one["index"]]) for one in best[: most or None]]
         if request.documents is None:
             return results
-        return {
-            "object": "rerank",
-            "id": response_id("rerank"),
-            "model": tasks.manifest.name,
-            "results": results,
-            "data": results,
-            "usage": usage(result.tokens),
-            "meta": {"tokens": {"input_tokens": result.tokens}},
-        }
+        own = {"object": "rerank", "id": response_id("rerank"), "model": tasks.manifest.name}
+        cost = {"usage": usage(result.tokens), "meta": {"tokens": {"input_tokens": result.tokens}}}
+        return own | {"results": results, "data": results} | cost
 
     return (await pairs.rerank(tasks, asked, read)).then(show)
 
@@ -152,27 +148,20 @@ def _texts(request: RerankRequest) -> Sequence[str]:
     return [one if isinstance(one, str) else one.text for one in request.documents or ()]
 
 
-async def cut_sides(
-    tasks: Tasks, request: CutFields, queries: Sequence[str], documents: Sequence[str]
-) -> list[Sequence[str]]:
-    """Both sides up to the tokens that the request says. Raises TooLarge for too many texts."""
-    limits = (request.max_tokens_per_query, request.max_tokens_per_doc)
-    sides = zip((queries, documents), limits, strict=True)
-    return [await _cut(tasks, request, texts, most) if most else texts for texts, most in sides]
-
-
-async def _cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int) -> list[str]:
-    """The texts up to the end of their first `most` tokens."""
+async def cut(tasks: Tasks, request: CutFields, texts: Sequence[str], most: int | None) -> Sequence[str]:
+    """The texts up to the end of their first `most` tokens, if it is set. Raises TooLarge for too many texts."""
+    if not most:
+        return texts
     tasks.check_count(texts)
-    encoded = await tasks.tokenizer.encode(texts, tasks.reading(request, SPANS), "right")
-    cut = []
+    encoded, shorter = await tasks.tokenizer.encode(texts, tasks.reading(request, SPANS), "right"), list[str]()
     async for text, one in in_turns(zip(texts, encoded, strict=True)):
         ends = one.spans[one.spans[:, 1] >= 0, 1]  # without special tokens
-        cut.append(text[: ends[most - 1]] if len(ends) > most else text)
-    return cut
+        shorter.append(text[: ends[most - 1]] if len(ends) > most else text)
+    return shorter
 
 
 async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
+    """Passages ranked by how well they answer a query, in the format of NVIDIA."""
     fields = RerankFields(query=request.query.text, raw_scores=True, **truncation_fields(tasks, request))
     texts = [passage.text for passage in request.passages]
 
@@ -182,27 +171,10 @@ async def _rank(tasks: Tasks, request: RankingRequest) -> Task:
     return (await pairs.rerank(tasks, fields, texts)).then(show)
 
 
-RERANK = TaskSpec(
-    "rerank",
-    _rerank,
-    RerankRequest,
-    RESPONSES,
-    "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
-    "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
-    of_tei=True,
-    error_shape=MESSAGE_ERROR,
-)
+RERANK = TaskSpec("rerank", _rerank, RESPONSES, of_tei=True, error_shape=MESSAGE_ERROR)
 ROUTES = {
     "/rerank": RERANK,
     "/v1/rerank": replace(RERANK, operation="rerank_v1"),
     "/v2/rerank": replace(RERANK, operation="rerank_v2"),
-    "/v1/ranking": TaskSpec(
-        "rerank",
-        _rank,
-        RankingRequest,
-        RANKING_RESPONSE,
-        "Passages ranked by how well they answer a query, in the format of NVIDIA",
-        error_shape=MESSAGE_ERROR,
-        operation="ranking",
-    ),
+    "/v1/ranking": TaskSpec("rerank", _rank, RANKING_RESPONSE, error_shape=MESSAGE_ERROR, operation="ranking"),
 }

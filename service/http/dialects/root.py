@@ -16,34 +16,22 @@ from pydantic_core import PydanticCustomError
 from ...errors import ServiceError
 from ...models import ServedModel
 from ...settings import RootTask
-from ...tasks.answer import AnswerResponse, QuestionAndContext
-from ...tasks.choose import ChooseResponse, PromptAndChoices
-from ...tasks.fill_mask import FillMaskRequest, FillMaskResponse
+from ...tasks.answer import QuestionAndContext
+from ...tasks.choose import PromptAndChoices
+from ...tasks.fill_mask import FillMaskRequest
 from ...tasks.flow import Task, Tasks
-from ...tasks.inputs import (
-    Body,
-    EmbedRequest,
-    EmbedResponse,
-    FailFastList,
-    NspResponse,
-    Pair,
-    SimilarityInputs,
-    SimilarityResponse,
-    Status,
-)
-from ...tasks.predict import PredictResponse
-from ...tasks.tag import TagResponse
+from ...tasks.inputs import Body, EmbedRequest, FailFastList, Pair, SimilarityInputs, Status
 from ...tasks.zero_shot import as_elements
 from ..page.routes import add_page_routes, open_page
 from ..responses import json_response
 from ..validation import validate
 from . import native, rerank
-from .spec import TaskSpec
+from .spec import TaskSpec, type_like
 
 TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | rerank.ROUTES
 SPECS: dict[RootTask, TaskSpec] = {task: TASK_ROUTES[f"/{task}"] for task in get_args(RootTask)}
 OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # no other has these
-OF_INPUTS: dict[type[Body], RootTask] = {  # the form of the inputs -> the task that alone takes it
+OF_INPUTS: dict[type, RootTask] = {  # the form of the inputs -> the task that alone takes it
     SimilarityInputs: "similarity",
     QuestionAndContext: "answer",
     PromptAndChoices: "choose",
@@ -74,12 +62,13 @@ class RootRequest(Body):
 
 
 async def _root(tasks: Tasks, request: RootRequest) -> Task:
+    """The artifact's own task, as text-embeddings-inference and hosted endpoints answer their clients."""
     fields = set_fields(request)
-    task = choose_task(tasks, fields)
+    task, given = choose_task(tasks, fields), _names(fields)
     if task == "predict":
         fields.setdefault("parameters", {})
-    elif task == "tag":
-        _set_strategy(fields)
+    elif task == "tag" and "aggregation_strategy" not in given:
+        fields.get("parameters", fields)["aggregation_strategy"] = "simple"
     spec = SPECS[task]
     try:
         parsed = validate(spec.request_model, fields)
@@ -88,7 +77,7 @@ async def _root(tasks: Tasks, request: RootRequest) -> Task:
         raise
     spec.check_head(tasks)
     found = await spec.task(tasks, parsed)
-    return found.then(lambda value, _: as_elements(value)) if _has_labels(fields) else found
+    return found.then(lambda value, _: as_elements(value)) if "candidate_labels" in given else found
 
 
 def set_fields(request: RootRequest) -> dict[str, Any]:
@@ -99,16 +88,22 @@ def set_fields(request: RootRequest) -> dict[str, Any]:
     return fields
 
 
+def _names(fields: Mapping[str, Any]) -> set[str]:
+    """Of the fields at the top and of those under `parameters`."""
+    return {*fields, *fields.get("parameters", {})}
+
+
 def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
     """The task that alone takes such a request, else BERT_ROOT_TASK, else the task of the model's heads.
 
     A model with a fill-mask head gives vectors too: a request asks it for words if each text has the mask token, or if
     it has a field of /fill-mask.
     """
-    heads = tasks.manifest.heads
-    if found := _task_of_form(fields):
+    heads, inputs = tasks.manifest.heads, fields.get("inputs")
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    if found := next((task for field, task in OF_FIELDS.items() if field in fields), OF_INPUTS.get(type(first))):
         return found
-    if _has_labels(fields):
+    if "candidate_labels" in _names(fields):
         return "predict"
     if tasks.settings.root_task is not None:
         return tasks.settings.root_task
@@ -119,54 +114,17 @@ def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
     return "fill-mask" if "fill_mask" in heads and _asks_for_words(tasks, fields) else "embed"
 
 
-def _task_of_form(fields: Mapping[str, Any]) -> RootTask | None:
-    """The task that alone has such a field, or such inputs."""
-    for field, task in OF_FIELDS.items():
-        if field in fields:
-            return task
-    inputs = fields["inputs"]
-    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
-    return OF_INPUTS.get(type(first))
-
-
-def _has_labels(fields: Mapping[str, Any]) -> bool:
-    """Whether a request for zero-shot classification names its labels."""
-    return "candidate_labels" in fields or "candidate_labels" in fields.get("parameters", {})
-
-
 def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:
-    given, of_words = fields.keys() | fields.get("parameters", {}).keys(), FillMaskRequest.model_fields.keys()
-    if given & (EmbedRequest.model_fields.keys() ^ of_words):  # which not both tasks have
-        return not given.isdisjoint(of_words - EmbedRequest.model_fields.keys())
+    of_vectors, of_words = EmbedRequest.model_fields.keys(), FillMaskRequest.model_fields.keys()
+    if own := _names(fields) & (of_vectors ^ of_words):
+        return not own.isdisjoint(of_words)
     inputs = fields["inputs"]
     texts = inputs if isinstance(inputs, list) else [inputs]
     mask = tasks.tokenizer.mask_token
     return bool(texts) and all(isinstance(text, str) and mask in text for text in texts)
 
 
-def _set_strategy(fields: dict[str, Any]) -> None:
-    """Groups tags by default, as hosted endpoints do; the default goes beside the request's other parameters."""
-    nested = fields.get("parameters", {})
-    if fields.get("aggregation_strategy") is None and nested.get("aggregation_strategy") is None:
-        default = {"aggregation_strategy": "simple"}
-        fields.update({"parameters": nested | default} if "parameters" in fields else default)
-
-
-ROOT = TaskSpec(
-    "root",
-    _root,
-    RootRequest,
-    EmbedResponse
-    | PredictResponse
-    | TagResponse
-    | FillMaskResponse
-    | NspResponse
-    | SimilarityResponse
-    | AnswerResponse
-    | ChooseResponse
-    | rerank.RESPONSES,
-    "The artifact's own task, as text-embeddings-inference and hosted endpoints answer their clients",
-)
+ROOT = TaskSpec("root", _root, type_like(tuple(spec.response_model for spec in SPECS.values())))
 ROUTES = {"/": ROOT, "/invocations": replace(ROOT, operation="invocations")}  # of SageMaker
 
 
@@ -177,15 +135,14 @@ def add_get_routes(app: APIRouter, model: ServedModel) -> None:
 
     @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:
-        if "text/html" in request.headers.get("accept", "") and not model.settings.admin_port:
-            if not request.scope["raw_path"].endswith(
-                b"/"
-            ):  # the path of a model's name: the page's links are relative
-                return RedirectResponse(f"{request.scope['root_path'].rpartition('/')[2]}/", headers={"vary": "accept"})
-            if page is not None:
-                return await page.respond_home(request)
-            return RedirectResponse("docs", headers={"vary": "accept"})  # relative: a proxy may add a path
-        return json_response({"status": "ok"}, headers={"vary": "accept"})
+        if "text/html" not in request.headers.get("accept", "") or model.settings.admin_port:
+            return json_response({"status": "ok"}, headers={"vary": "accept"})
+        target = "docs"  # relative, as links of the page are: a proxy may add a path
+        if not request.scope["raw_path"].endswith(b"/"):  # the path of a model's name
+            target = f"{request.scope['root_path'].rpartition('/')[2]}/"
+        elif page is not None:
+            return await page.respond_home(request)
+        return RedirectResponse(target, headers={"vary": "accept"})
 
     @app.get("/ping", response_model=Status, summary="As /ready: SageMaker asks here whether to send requests")
     async def ping() -> Response:

@@ -5,6 +5,7 @@ its texts are (`tasks/likelihood`). The errors of /score have vLLM's shape, with
 this service's own errors.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,10 +19,9 @@ from ...tasks.likelihood import LikelihoodResponse, Variant, score_sentences
 from ...tasks.pairs import score_labels, score_pairs
 from ...tasks.predict import Floats, Label
 from ...tasks.results import LongObject, MadeList
-from .fields import VllmFields, truncation_fields
-from .rerank import CutFields, cut_sides
-from .shapes import LISTED, Explained, like, listed
-from .spec import OPENAI_ERROR, SCORE_ERROR, TaskSpec
+from .fields import LISTED, VllmFields, listed, truncation_fields
+from .rerank import CutFields, cut
+from .spec import OPENAI_ERROR, SCORE_ERROR, Explained, TaskSpec, like
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 LABELS_OF_INFINITY = like(
@@ -49,6 +49,7 @@ SCORES = like(
     data=[like("Score", index=0, object="score", score=0.93)],
 )
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+SIDE_FIELDS = dict.fromkeys(name for side in SIDES for name in side)
 
 
 class ClassifyRequest(ModelField, VllmFields):
@@ -80,6 +81,7 @@ class ScoreRequest(ModelField, CutFields):
 
 
 async def _classify(tasks: Tasks, request: ClassifyRequest) -> Task:
+    """A classifier's labels for texts, in the format of infinity or of vLLM."""
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.raw_scores or request.use_activation is False
     as_vllm = not ONLY_VLLM.isdisjoint(request.model_fields_set)
@@ -102,11 +104,15 @@ def _vllm_labels(tasks: Tasks, index: int, scores: Floats) -> dict[str, Any]:
 
 
 async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
+    """How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with
+    inputs: how likely texts are, by a pass of the masked-language model for each token."""
     if request.inputs is not None:
         return await _score_sentences(tasks, request, request.inputs)
     if request.variant is not None:
         raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
-    first, second = await cut_sides(tasks, request, *_find_sides(request))
+    first, second = _find_sides(request)
+    first = await cut(tasks, request, first, request.max_tokens_per_query)
+    second = await cut(tasks, request, second, request.max_tokens_per_doc)
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.use_activation is False
 
@@ -119,8 +125,7 @@ async def _score(tasks: Tasks, request: ScoreRequest) -> Task:
 
 async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | list[str]) -> Task:
     """Raises Invalid for a field of pairs beside `inputs`."""
-    names = [*dict.fromkeys(name for side in SIDES for name in side), "use_activation"]
-    if given := [name for name in names if getattr(request, name) is not None]:
+    if given := [name for name in (*SIDE_FIELDS, "use_activation") if getattr(request, name) is not None]:
         message = f"inputs asks how likely texts are, and {', '.join(given)} is for scores of pairs: send one of them"
         raise Invalid(message, code="pair")
     fields = request.model_copy(update=truncation_fields(tasks, request))
@@ -128,10 +133,9 @@ async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | li
     return task if isinstance(inputs, list) else task.then(lambda value, _: value[0])
 
 
-def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
+def _find_sides(request: ScoreRequest) -> tuple[Sequence[str], Sequence[str]]:
     """The texts of both sides. Raises Invalid if not exactly two fields hold texts, or these do not belong together."""
-    texts = {name: getattr(request, name) for side in SIDES for name in side}
-    given = {name: value for name, value in texts.items() if value is not None}
+    given = {name: value for name in SIDE_FIELDS if (value := getattr(request, name)) is not None}
     for first, second in SIDES:
         if given.keys() == {first, second}:
             return as_list(given[first]), as_list(given[second])
@@ -143,24 +147,9 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
     )
 
 
-SCORE = TaskSpec(
-    "score",
-    _score,
-    ScoreRequest,
-    SCORES | LikelihoodResponse,
-    "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
-    "inputs: how likely texts are, by a pass of the masked-language model for each token",
-    error_shape=SCORE_ERROR,
-)
+SCORE = TaskSpec("score", _score, SCORES | LikelihoodResponse, error_shape=SCORE_ERROR)
 ROUTES = {
-    "/classify": TaskSpec(
-        "classify",
-        _classify,
-        ClassifyRequest,
-        LABELS_OF_INFINITY | LABELS_OF_VLLM,
-        "A classifier's labels for texts, in the format of infinity or of vLLM",
-        error_shape=OPENAI_ERROR,
-    ),
+    "/classify": TaskSpec("classify", _classify, LABELS_OF_INFINITY | LABELS_OF_VLLM, error_shape=OPENAI_ERROR),
     "/score": SCORE,
     "/v1/score": replace(SCORE, operation="score_v1"),
 }

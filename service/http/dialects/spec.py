@@ -1,11 +1,14 @@
-"""A row of the table of task routes, and the shapes of errors."""
+"""A row of the table of task routes, the shapes of errors, and shapes of responses that an example documents."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from inspect import signature
+from operator import or_
 from typing import Any, Literal, NamedTuple
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from ...errors import Invalid, ServiceError
 from ...models import ServedModel
@@ -27,6 +30,43 @@ TEI_TYPES_BY_CODE = {"empty": "Empty", "tokenizer_failed": "Tokenizer"}
 TEI_TYPES_BY_STATUS = {429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
 MAX_DIGITS = 12  # of a number of bytes
 MAX_CHARACTERS = 2000  # of a message; our own longest sentence, of a 404, has 1,100
+
+
+class Explained(NamedTuple):
+    """A value of an example, and a sentence about it."""
+
+    example: Any
+    about: str
+    absent: bool = False  # in some responses
+
+
+def like(model: str, about: str = "", /, **example: Any) -> type[BaseModel]:
+    """The pydantic model, named `model`, that documents a JSON object of the form of `example`.
+
+    A list is documented by its first item, a tuple holds alternatives, and a type stands for itself.
+    """
+    fields: dict[str, Any] = {}
+    for key, value in example.items():
+        one = value if isinstance(value, Explained) else Explained(value, "")
+        shown = [one.example] if _is_plain(one.example) else None
+        field = Field(None if one.absent else ..., description=one.about or None, examples=shown)
+        fields[key] = (type_like(one.example), field)
+    return create_model(model, __doc__=about or None, **fields)
+
+
+def type_like(example: Any) -> Any:
+    """The type of `example`, as in `like`."""
+    if isinstance(example, tuple):
+        return reduce(or_, map(type_like, example))
+    if isinstance(example, list):
+        return list[type_like(example[0])]  # type: ignore[misc]
+    if isinstance(example, dict):
+        return dict[str, Any]
+    return type(example) if _is_plain(example) else example
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | dict) or (isinstance(value, list) and all(map(_is_plain, value)))
 
 
 class OpenAIError(BaseModel):
@@ -55,54 +95,48 @@ class RerankErrorBody(ErrorBody):
 class ErrorShape:
     """How a dialect writes an error."""
 
-    form: Callable[[str, str, ServiceError], dict[str, Any]]  # of the request's id, the message, the error
     model: type[BaseModel]  # documents what `write` returns
+    form: Callable[[dict[str, Any], ServiceError], dict[str, Any]]  # of this service's form: TEI's two keys, and more
 
     def write(self, request_id: str, error: ServiceError) -> bytes:
         """A message with a long value of the client's is cut in the middle: its end names the way out."""
         message = error.message
         if len(message) > MAX_CHARACTERS:
             message = f"{message[: MAX_CHARACTERS // 2]} ... {message[-MAX_CHARACTERS // 2 :]}"
-        return orjson.dumps(self.form(request_id, message, error))
+        kind = TEI_TYPES_BY_CODE.get(error.code) or TEI_TYPES_BY_STATUS.get(error.status, "Validation")
+        own: dict[str, Any] = {"error": message, "error_type": kind, "code": error.code, "request_id": request_id}
+        return orjson.dumps(self.form(own if error.index is None else own | {"index": error.index}, error))
 
 
-def _service_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
-    """This service's error: TEI's two keys, and more."""
-    kind = TEI_TYPES_BY_CODE.get(error.code) or TEI_TYPES_BY_STATUS.get(error.status, "Validation")
-    content: dict[str, Any] = {"error": message, "error_type": kind, "code": error.code, "request_id": request_id}
-    return content if error.index is None else content | {"index": error.index}
-
-
-def _rerank_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
-    return _service_error(request_id, message, error) | {"message": message, "detail": message}
-
-
-def _openai_error(_: str, message: str, error: ServiceError) -> dict[str, Any]:
+def _openai_error(own: dict[str, Any], error: ServiceError) -> dict[str, Any]:
+    message = own["error"]
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     param = None if error.index is None else f"input.{error.index}"
     return {"error": {"message": message, "type": kind, "param": param, "code": error.code}, "detail": message}
 
 
-def _score_error(request_id: str, message: str, error: ServiceError) -> dict[str, Any]:
-    own = {"request_id": request_id} if error.index is None else {"request_id": request_id, "index": error.index}
-    return _openai_error(request_id, message, error) | own
+def _score_error(own: dict[str, Any], error: ServiceError) -> dict[str, Any]:
+    return _openai_error(own, error) | {name: own[name] for name in ("request_id", "index") if name in own}
 
 
-SERVICE_ERROR = ErrorShape(_service_error, ErrorBody)
-MESSAGE_ERROR = ErrorShape(_rerank_error, RerankErrorBody)  # of Cohere, Jina, Voyage and NVIDIA
-OPENAI_ERROR = ErrorShape(_openai_error, OpenAIErrorBody)
-SCORE_ERROR = ErrorShape(_score_error, ScoreErrorBody)
+SERVICE_ERROR = ErrorShape(ErrorBody, lambda own, _: own)
+MESSAGE_ERROR = ErrorShape(  # of Cohere, Jina, Voyage and NVIDIA
+    RerankErrorBody, lambda own, _: own | {"message": own["error"], "detail": own["error"]}
+)
+OPENAI_ERROR = ErrorShape(OpenAIErrorBody, _openai_error)
+SCORE_ERROR = ErrorShape(ScoreErrorBody, _score_error)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskSpec:
-    """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs."""
+    """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs.
+
+    The request model is that of the task's last parameter, the summary in OpenAPI the first sentence of its docstring.
+    """
 
     name: str  # in /metrics; the operation id in OpenAPI, unless there are several routes
     task: Read
-    request_model: type[Body]
     response_model: object  # documents the value of the answer, and does not validate it
-    summary: str
     npy: bool = False  # the value is an array, which is also served as NPY
     of_tei: bool = False  # answers have text-embeddings-inference's headers
     error_shape: ErrorShape = SERVICE_ERROR
@@ -110,6 +144,16 @@ class TaskSpec:
     binary_header: bytes = b""  # has the bytes of JSON at the start of a body that is not only JSON
     attach: Callable[[Any, bytes, int], Body] | None = None  # the rest, with at most so many inputs, to its request
     head: str = ""  # that the model needs; empty if that depends on the body
+
+    @cached_property
+    def request_model(self) -> type[Body]:
+        *_, request = signature(self.task).parameters.values()
+        return request.annotation  # type: ignore[no-any-return]
+
+    @property
+    def summary(self) -> str:
+        task = self.task.func if isinstance(self.task, partial) else self.task
+        return " ".join((task.__doc__ or "").split()).partition(". ")[0].removesuffix(".")
 
     def check_head(self, tasks: Tasks) -> None:
         """Raises NoSuchHead."""

@@ -2,8 +2,9 @@
 vLLM's /pooling. They ask for the same vectors in other words: each is a row and an example of its response.
 """
 
+import base64
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -33,9 +34,8 @@ from ...tasks.pairs import score_labels
 from ...tasks.results import LongObject, MadeList
 from ...tokenization.encoding import TokenIds
 from ..responses import Floats
-from .fields import VllmFields, find_prompt_name, stated, truncation_fields
-from .shapes import LISTED, USAGE, Explained, as_base64_text, like, listed, response_id, usage
-from .spec import MESSAGE_ERROR, OPENAI_ERROR, TaskSpec
+from .fields import LISTED, USAGE, VllmFields, find_prompt_name, listed, response_id, stated, truncation_fields, usage
+from .spec import MESSAGE_ERROR, OPENAI_ERROR, Explained, TaskSpec, like
 
 NUMBERS = ([0.1, -0.2, 0.3], "zczMPQ==")
 BASE64 = "base64: of little-endian float32"
@@ -67,6 +67,7 @@ OLLAMA_RESPONSE = like(
     total_duration=Explained(9_000_000, "nanoseconds"),
     load_duration=Explained(0, "0: the model is loaded"),
 )
+PROMPT_RESPONSE = like("OllamaPromptResponse", embedding=[0.1, -0.2, 0.3])
 POOLING_RESPONSE = like(
     "PoolingResponse",
     "vLLM's response.",
@@ -74,35 +75,36 @@ POOLING_RESPONSE = like(
     **LISTED,
     data=[like("Pooled", index=0, object="pooling", data=Explained(NUMBERS, BASE64))],
 )
+Show = Callable[[Floats, TaskResult], Any]  # the response of [inputs, dimensions]
 
 
-@dataclass(frozen=True, slots=True)
-class VectorDialect:
-    """How requests of a dialect state their texts, and how it answers them."""
+async def embed_for(
+    tasks: Tasks,
+    request: TruncationFields,
+    texts: TextsOrIds,
+    show: Show,
+    *,
+    truncates: bool | None = None,
+    unit_length: bool = True,
+    of_prompt: tuple[str, ...] = (),
+) -> Task:
+    """The vectors of the texts, as `show` writes them.
 
-    texts: Callable[[Any], TextsOrIds]
-    show: Callable[[Tasks, Any, Floats, TaskResult], Any]  # the response of [inputs, dimensions]
-    truncates: bool | None = None  # by default
-    unit_length: bool = True  # by default
-    of_prompt: tuple[str, ...] = ()  # fields that name a prompt, or a kind of text
-
-    async def task(self, tasks: Tasks, request: Any) -> Task:
-        texts, fields = self.texts(request), self._fields(tasks, request)
-        inputs = embed.read_inputs(tasks, texts, getattr(request, "tokenizer", None), fields)
-        task = await embed.embed_texts(tasks, inputs, fields)
-        return task.then(partial(self.show, tasks, request), accepts_empty=not isinstance(inputs, TokenIds))
-
-    def _fields(self, tasks: Tasks, request: TruncationFields) -> EmbeddingFields:
-        """The request in the fields of /embed. Raises as `truncation_fields`, `stated` and `find_prompt_name`."""
-        fields = truncation_fields(tasks, request, truncates=self.truncates)
-        normalize, by_default = stated(request, "normalize"), tasks.embedding.openai_normalize
-        fields["normalize"] = by_default if self.unit_length and normalize is None else normalize
-        fields["dimensions"] = stated(request, "dimensions") or None
-        own = request if isinstance(request, EmbeddingFields) else EmbeddingFields()
-        field = next((field for field in self.of_prompt if getattr(request, field)), None)
-        if field is not None and own.prompt is None and own.prompt_name is None:
-            fields["prompt_name"] = find_prompt_name(tasks, field, getattr(request, field))
-        return own.model_copy(update=fields)
+    The dialect says whether it truncates and has unit length by default, and which fields name a prompt or a kind of
+    text. Raises as `truncation_fields`, `stated`, `find_prompt_name` and `embed.read_inputs`.
+    """
+    fields = truncation_fields(tasks, request, truncates=truncates)
+    normalize, by_default = stated(request, "normalize"), tasks.embedding.openai_normalize
+    fields["normalize"] = by_default if unit_length and normalize is None else normalize
+    fields["dimensions"] = stated(request, "dimensions") or None
+    own = request if isinstance(request, EmbeddingFields) else EmbeddingFields()
+    field = next((field for field in of_prompt if getattr(request, field)), None)
+    if field is not None and own.prompt is None and own.prompt_name is None:
+        fields["prompt_name"] = find_prompt_name(tasks, field, getattr(request, field))
+    own = own.model_copy(update=fields)
+    inputs = embed.read_inputs(tasks, texts, getattr(request, "tokenizer", None), own)
+    task = await embed.embed_texts(tasks, inputs, own)
+    return task.then(show, accepts_empty=not isinstance(inputs, TokenIds))
 
 
 class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
@@ -125,14 +127,14 @@ class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
     late_chunking: Literal[False] | None = Field(None, description="of Jina; " + NO_EFFECT)
 
 
-def _openai_texts(request: EmbeddingsRequest) -> TextsOrIds:
-    """Raises Invalid for two different encodings, before the model runs."""
-    stated(request, "encoding_format")
-    return request.input
+async def _openai(tasks: Tasks, request: EmbeddingsRequest) -> Task:
+    """OpenAI's embeddings route; by default with the checkpoint's own pooling, scaled to unit length."""
+    show = partial(show_for_openai, tasks.manifest.name, stated(request, "encoding_format"))
+    return await embed_for(tasks, request, request.input, show, of_prompt=("input_type", "task"))
 
 
-def _openai(tasks: Tasks, request: EmbeddingsRequest, vectors: Floats, result: TaskResult) -> LongObject:
-    write, model = WRITERS[stated(request, "encoding_format") or "float"], tasks.manifest.name
+def show_for_openai(model: str, encoding: str | None, vectors: Floats, result: TaskResult) -> LongObject:
+    write = WRITERS[encoding or "float"]
 
     def show(row: Floats, index: int) -> dict[str, Any]:
         return {"object": "embedding", "embedding": write(row), "index": index}
@@ -165,27 +167,26 @@ class CohereEmbedRequest(ClientFields, TruncationFields):
     priority: int | None = Field(None, description=NO_EFFECT)
 
 
-def _cohere_texts(request: CohereEmbedRequest) -> list[str]:
-    """Raises Invalid for both forms of texts, or none."""
+async def _cohere(version: str, tasks: Tasks, request: CohereEmbedRequest) -> Task:
+    """Cohere's embed route; by default with the checkpoint's own pooling, scaled to unit length."""
     if (request.texts is None) == (request.inputs is None):
         state = "neither texts nor inputs is set" if request.texts is None else "texts and inputs are both set"
         raise Invalid(f"{state}: send one of them", code="texts")
-    if request.texts is not None:
-        return request.texts
-    return [each.content[0].text for each in request.inputs or ()]
-
-
-def _cohere(version: str, _: Tasks, request: CohereEmbedRequest, vectors: Floats, result: TaskResult) -> LongObject:
+    texts = [each.content[0].text for each in request.inputs or ()] if request.texts is None else request.texts
     types = dict.fromkeys(request.embedding_types or ("float",))
-    by_type = LongObject({name: MadeList(WRITERS[name], vectors) for name in types})
     as_floats = version == "1" and not request.embedding_types
-    return LongObject(
-        id=response_id("embed"),
-        response_type="embeddings_floats" if as_floats else "embeddings_by_type",
-        embeddings=by_type["float"] if as_floats else by_type,
-        texts=_cohere_texts(request),
-        meta={"api_version": {"version": version}, "billed_units": {"input_tokens": result.tokens}},
-    )
+
+    def show(vectors: Floats, result: TaskResult) -> LongObject:
+        by_type = LongObject({name: MadeList(WRITERS[name], vectors) for name in types})
+        return LongObject(
+            id=response_id("embed"),
+            response_type="embeddings_floats" if as_floats else "embeddings_by_type",
+            embeddings=by_type["float"] if as_floats else by_type,
+            texts=texts,
+            meta={"api_version": {"version": version}, "billed_units": {"input_tokens": result.tokens}},
+        )
+
+    return await embed_for(tasks, request, texts, show, truncates=True, of_prompt=("input_type",))
 
 
 def _to_int8(row: Floats) -> NDArray[np.int8]:
@@ -207,13 +208,23 @@ class OllamaPromptRequest(OllamaFields):
     prompt: str = Field(examples=["my dog is hairy"])
 
 
-def _ollama(tasks: Tasks, _: OllamaRequest, vectors: Floats, result: TaskResult) -> LongObject:
-    own = {"model": tasks.manifest.name, "total_duration": int(sum(result.stage_seconds) * 1e9), "load_duration": 0}
-    return LongObject(own, prompt_eval_count=result.tokens, embeddings=vectors)
+async def _ollama(tasks: Tasks, request: OllamaRequest) -> Task:
+    """Vectors of unit length by default, in the format of Ollama."""
+
+    def show(vectors: Floats, result: TaskResult) -> LongObject:
+        own = {"model": tasks.manifest.name, "total_duration": int(sum(result.stage_seconds) * 1e9), "load_duration": 0}
+        return LongObject(own, prompt_eval_count=result.tokens, embeddings=vectors)
+
+    return await embed_for(tasks, request, request.input, show, truncates=True)
 
 
-def _ollama_prompt(_: Tasks, __: OllamaPromptRequest, vectors: Floats, ___: TaskResult) -> dict[str, Any]:
-    return {"embedding": vectors[0]}
+async def _ollama_prompt(tasks: Tasks, request: OllamaPromptRequest) -> Task:
+    """A vector as the checkpoint gives it, in the format of Ollama."""
+
+    def show(vectors: Floats, _: TaskResult) -> dict[str, Any]:
+        return {"embedding": vectors[0]}
+
+    return await embed_for(tasks, request, request.prompt, show, truncates=True, unit_length=False)
 
 
 class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
@@ -229,83 +240,42 @@ class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
 
 
 async def _pool(tasks: Tasks, request: PoolingRequest) -> Task:
-    if (request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")) == "embed":
-        return await POOLING.task(tasks, request)
-    request.refuse_vector_fields()
-    fields = request.model_copy(update=truncation_fields(tasks, request))
-    raw = request.use_activation is False
-    task = await score_labels(tasks, as_list(request.input), fields, raw=raw)
-    return task.then(partial(_pooled, tasks, request), accepts_empty=True)
+    """A vector or a classifier's scores for each text, in the format of vLLM."""
+    write = WRITERS[request.encoding_format or "float"]
 
-
-def _pooled(tasks: Tasks, request: PoolingRequest, values: Floats, result: TaskResult) -> LongObject:
-    """`values`: vectors, or scores of labels in float64."""
-    write, rows = WRITERS[request.encoding_format or "float"], values.astype("<f4")
-
-    def show(index: int, row: Floats) -> dict[str, Any]:
+    def show_row(index: int, row: Floats) -> dict[str, Any]:
         return {"index": index, "object": "pooling", "data": write(row)}
 
-    return listed(tasks, result, "pooling", MadeList(show, range(len(rows)), rows))
+    def show(values: Floats, result: TaskResult) -> LongObject:
+        rows = values.astype("<f4")  # of scores in float64
+        return listed(tasks, result, "pooling", MadeList(show_row, range(len(rows)), rows))
+
+    if (request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")) == "embed":
+        return await embed_for(tasks, request, request.input, show)
+    request.refuse_vector_fields()
+    fields, raw = request.model_copy(update=truncation_fields(tasks, request)), request.use_activation is False
+    return (await score_labels(tasks, as_list(request.input), fields, raw=raw)).then(show, accepts_empty=True)
 
 
 WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a number of a byte, or takes it away
     "float": lambda row: row,
-    "base64": as_base64_text,
+    "base64": lambda row: base64.b64encode(row.astype("<f4").tobytes()).decode(),
     "int8": _to_int8,
     "uint8": lambda row: _to_int8(row).view(np.uint8) ^ 0x80,
     "binary": lambda row: (np.packbits(row > 0) ^ 0x80).view(np.int8),
     "ubinary": lambda row: np.packbits(row > 0),
 }
-OPENAI = VectorDialect(_openai_texts, _openai, of_prompt=("input_type", "task"))
-POOLING = VectorDialect(lambda request: request.input, _pooled)
-EMBEDDINGS = TaskSpec(
-    "embeddings",
-    OPENAI.task,
-    EmbeddingsRequest,
-    EMBEDDINGS_RESPONSE,
-    "OpenAI's embeddings route; by default with the checkpoint's own pooling, scaled to unit length",
-    error_shape=OPENAI_ERROR,
-)
+EMBEDDINGS = TaskSpec("embeddings", _openai, EMBEDDINGS_RESPONSE, error_shape=OPENAI_ERROR)
+COHERE = TaskSpec("embeddings", partial(_cohere, "2"), COHERE_RESPONSE, error_shape=MESSAGE_ERROR)
 ROUTES = {
     "/v1/embeddings": EMBEDDINGS,
     "/embeddings": replace(EMBEDDINGS, operation="embeddings_of_infinity"),  # also a base URL without /v1
     "/openai/v1/embeddings": replace(EMBEDDINGS, operation="embeddings_of_azure_v1"),
-    **{
-        f"/v{version}/embed": TaskSpec(
-            "embeddings",
-            VectorDialect(_cohere_texts, partial(_cohere, version), truncates=True, of_prompt=("input_type",)).task,
-            CohereEmbedRequest,
-            COHERE_RESPONSE,
-            "Cohere's embed route; by default with the checkpoint's own pooling, scaled to unit length",
-            error_shape=MESSAGE_ERROR,
-            operation=f"embeddings_of_cohere_v{version}",
-        )
-        for version in ("1", "2")
-    },
-    "/api/embed": TaskSpec(
-        "embeddings",
-        VectorDialect(lambda request: request.input, _ollama, truncates=True).task,
-        OllamaRequest,
-        OLLAMA_RESPONSE,
-        "Vectors of unit length by default, in the format of Ollama",
-        operation="embeddings_of_ollama",
-    ),
-    "/api/embeddings": TaskSpec(
-        "embeddings",
-        VectorDialect(lambda request: request.prompt, _ollama_prompt, truncates=True, unit_length=False).task,
-        OllamaPromptRequest,
-        like("OllamaPromptResponse", embedding=[0.1, -0.2, 0.3]),
-        "A vector as the checkpoint gives it, in the format of Ollama",
-        operation="prompt_of_ollama",
-    ),
-    "/pooling": TaskSpec(
-        "pooling",
-        _pool,
-        PoolingRequest,
-        POOLING_RESPONSE,
-        "A vector or a classifier's scores for each text, in the format of vLLM",
-        error_shape=OPENAI_ERROR,
-    ),
+    "/v1/embed": replace(COHERE, task=partial(_cohere, "1"), operation="embeddings_of_cohere_v1"),
+    "/v2/embed": replace(COHERE, operation="embeddings_of_cohere_v2"),
+    "/api/embed": TaskSpec("embeddings", _ollama, OLLAMA_RESPONSE, operation="embeddings_of_ollama"),
+    "/api/embeddings": TaskSpec("embeddings", _ollama_prompt, PROMPT_RESPONSE, operation="prompt_of_ollama"),
+    "/pooling": TaskSpec("pooling", _pool, POOLING_RESPONSE, error_shape=OPENAI_ERROR),
 }
 
 

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,7 @@ def test_an_answer_that_cannot_be_counted_is_an_unexpected_error(monkeypatch: py
     async def answer(_: Any) -> list[int]:
         return []
 
+    @wraps(TASKS["/embed"].task)
     async def read(*_: Any) -> Task:
         return Task(None, answer)
 
@@ -330,6 +332,7 @@ BODIES = {
 def test_the_declared_route_and_the_fast_path_send_the_same_bytes(
     path: str, body: bytes | None, headers: dict[bytes, bytes], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    @wraps(TASKS[path].task)
     async def read(*_: Any) -> Task:
         return Task(None, answer)
 

@@ -33,6 +33,12 @@ def test_the_tasks_require_a_bearer_token_if_a_key_is_set(key: str, security: An
     assert "security" not in paths["/health"]["get"]
 
 
+def test_every_task_has_a_summary_of_a_sentence() -> None:
+    for path, spec in TASKS.items():
+        assert spec.summary[:1].isupper(), path
+        assert not spec.summary.endswith("."), path
+
+
 def test_every_error_of_the_protocol_is_documented_as_json_on_every_route() -> None:
     for path, methods in build_page()["paths"].items():
         for operation in methods.values():

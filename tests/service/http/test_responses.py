@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 from collections.abc import Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import error_shape_of
 from packbert.service.http.dialects.spec import OPENAI_ERROR
-from packbert.service.http.dialects.vectors import OPENAI, EmbeddingsRequest
+from packbert.service.http.dialects.vectors import show_for_openai
 from packbert.service.http.responses import Json, json_bytes, npy_bytes
 from packbert.service.tasks.flow import TaskResult
 from packbert.service.tasks.results import LongList, LongObject, MadeList
@@ -49,9 +48,8 @@ def test_long_answers_of_several_inputs_are_encoded_in_chunks() -> None:
 
 @pytest.mark.parametrize("as_base64", [False, True])
 def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -> None:
-    tasks: Any = SimpleNamespace(manifest=SimpleNamespace(name="m"))
-    request = EmbeddingsRequest(input="a", encoding_format="base64" if as_base64 else "float")
-    found, turns = encoded(json_bytes(OPENAI.show(tasks, request, VECTORS, TaskResult(tokens=7))))
+    value = show_for_openai("m", "base64" if as_base64 else None, VECTORS, TaskResult(tokens=7))
+    found, turns = encoded(json_bytes(value))
     assert list(found) == ["object", "id", "data", "model", "usage"]
     assert [one["index"] for one in found["data"]] == list(range(len(VECTORS)))
     assert turns >= 4

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from packbert.service.http import app
-from packbert.service.http.dialects.shapes import Explained, like
-from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.dialects.vectors import VectorDialect
+from packbert.service.http.dialects.spec import Explained, TaskSpec, like
+from packbert.service.http.dialects.vectors import embed_for
+from packbert.service.tasks.flow import Task, TaskResult, Tasks
 from packbert.service.tasks.inputs import FailFastList, ModelField, TruncationFields
 from tests.service.in_process import InProcessClient, ask, serve_in_process
 
@@ -93,12 +93,18 @@ class Request(ModelField, TruncationFields):
 
 
 RESPONSE = like("Response", "Its vectors.", rows=Explained([[0.1, -0.2]], "unit length"), tokens=7)
-DIALECT = VectorDialect(
-    lambda request: request.sentences,
-    lambda tasks, request, vectors, result: {"rows": vectors, "tokens": result.tokens},
-    truncates=True,
-)
-ROW = TaskSpec("embeddings", DIALECT.task, Request, RESPONSE, "Vectors in another format", operation="another")
+
+
+async def embed_in_rows(tasks: Tasks, request: Request) -> Task:
+    """Vectors in another format."""
+
+    def show(vectors: np.ndarray, result: TaskResult) -> dict[str, Any]:
+        return {"rows": vectors, "tokens": result.tokens}
+
+    return await embed_for(tasks, request, request.sentences, show, truncates=True)
+
+
+ROW = TaskSpec("embeddings", embed_in_rows, RESPONSE, operation="another")
 
 
 def test_a_row_and_an_example_make_a_dialect_of_vectors(bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
