@@ -364,7 +364,8 @@ class Connection(asyncio.Protocol):
             return
         if receiving is not None:
             self._exchanges.pop()
-            receiving.reject(is_running=not self._exchanges)
+            self.client_connection.rejected = not self._exchanges  # else it does not run yet
+            receiving.disconnect()
         if not self._exchanges:
             self._respond_rejected(rejected)
         self.limits.on_rejected(rejected.status, rejected.code)

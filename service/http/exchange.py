@@ -51,7 +51,7 @@ class ClientConnection:
 
     buffered: BufferedBytes = field(default_factory=BufferedBytes)
     disconnected: bool = False
-    rejected: bool = False  # by the connection, which counts it: a request whose body the endpoint still reads
+    rejected: bool = False  # by the connection, which counts and logs it: a request whose body is still read
     noted: Fields = field(default_factory=dict)  # by the endpoint of a request, for its line of the access log
     _task: asyncio.Task[Any] | None = None
 
@@ -128,7 +128,7 @@ class Exchange:
     """A request and its response: `scope`, `receive` and `send` of ASGI."""
 
     started = complete = False  # the response
-    disconnected = rejected = False
+    disconnected = False  # also if the connection answers in place of the application
     whole = False  # all of the body has arrived
     _unread = 0  # bytes of the body's parts that are not read
     _read_all = False
@@ -156,7 +156,7 @@ class Exchange:
         finally:
             if not self.complete and not self.disconnected:
                 self.connection.close()  # the response has begun: its client sees that it is not whole
-            if self.connection.limits.log_access is not None and not self.rejected:
+            if self.connection.limits.log_access is not None and not self.connection.client_connection.rejected:
                 self._log_access()
 
     async def receive(self) -> Message:
@@ -208,13 +208,6 @@ class Exchange:
     def disconnect(self) -> None:
         self.disconnected = True
         self.wake()
-
-    def reject(self, *, is_running: bool) -> None:
-        """The connection answers in place of the application, which sees that the client has left."""
-        self.rejected = True
-        if is_running:
-            self.connection.client_connection.rejected = True
-        self.disconnect()
 
     def wake(self) -> None:
         if self._news is not None:

@@ -71,8 +71,8 @@ def read_queue(models: Mapping[str, Batcher], device_memory: DeviceMemory | None
     yield from _by_outcome(series.QUEUE_REQUESTS, (), [each.counts for each in batchers])
     yield from _by_outcome(series.CANARY_REQUESTS, (), [each.canaries for each in batchers])
     if len(batchers) > 1:
-        for name, each in models.items():
-            yield from _by_outcome(series.MODEL_REQUESTS, (name,), [each.counts])
+        for name, of_model in models.items():
+            yield from _by_outcome(series.MODEL_REQUESTS, (name,), [of_model.counts])
     batcher = next(iter(batchers))  # queue, clock and watchdog are those of all
     queue, now = batcher.queue, batcher.clock()
     in_flight, waiting = sum(each.counts.in_flight for each in batchers), queue.waiting_requests
