@@ -132,9 +132,7 @@ def _describe(model: str) -> int:
 
 def report(manifest: Manifest, artifact: Path) -> str:
     """What an artifact is, the heads that are missing, every default that was assumed, and the errors measured."""
-    from tokenizers import Tokenizer
-
-    from .artifact.special_tokens import describe_own
+    from .artifact.special_tokens import describe_own_of_file
 
     sizes = manifest.sizes
     size = f"{sizes['layers']} layers of {sizes['hidden']}, {sizes['parameters'] / 1e6:.1f} M parameters"
@@ -151,7 +149,7 @@ def report(manifest: Manifest, artifact: Path) -> str:
     if embedding.prompts:
         default = embedding.default_prompt or "none"
         lines.append(f"  prompts: {', '.join(embedding.prompts)}; by default {default}")
-    if own := describe_own(Tokenizer.from_file(str(artifact / TOKENIZER)), manifest.special_tokens):
+    if own := describe_own_of_file(artifact / TOKENIZER, manifest.special_tokens):
         lines.append(f"  special tokens: {own}")
     lines += [f"  without module {module}: it is not computed (--without-modules)" for module in embedding.left_out]
     lines += [f"  without {head}: {reason}" for head, reason in manifest.missing.items()]

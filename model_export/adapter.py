@@ -12,9 +12,9 @@ import numpy as np
 from .artifact.manifest import ADAPTER_CONFIG
 from .errors import ExportError
 from .lazy_weight import Array, LazyWeight
-from .weights import Weights, read_safetensors, read_torch
+from .weights import Weights, read_weights
 
-FILES = {"adapter_model.safetensors": read_safetensors, "adapter_model.bin": read_torch}  # by priority
+FILES = {"safetensors": "adapter_model.safetensors", "pytorch": "adapter_model.bin"}  # by priority
 WRAPPER = "base_model.model."  # before the names of the base's weights
 # A is [r, in] and B [out, r]; of a table of [rows, width] they are [r, rows] and [width, r]
 LORA = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB])(\.weight)?")
@@ -100,10 +100,10 @@ class Adapter:
         return merged
 
     def _read(self) -> Weights:
-        for file, read in FILES.items():
+        for kind, file in FILES.items():
             if (self.folder / file).is_file():
-                return read([self.folder / file])
-        raise ExportError(f"{self.folder} has no {' or '.join(FILES)}: the adapter has no weights")
+                return read_weights(kind, [self.folder / file])
+        raise ExportError(f"{self.folder} has no {' or '.join(FILES.values())}: the adapter has no weights")
 
     def _add(
         self, name: str, base: LazyWeight, factors: tuple[LazyWeight, LazyWeight], scale: float, is_table: bool

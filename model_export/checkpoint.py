@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from .errors import ExportError
 from .facts import CONFIG, ENCODER_CONFIG, Files
 from .families import architecture_of, family_of, jina_family
 from .lazy_weight import Dense, LazyWeight
-from .weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
+from .weights import FORMATS, TENSORFLOW, Weights, convert, convert_tensorflow, read_weights
 
 ORIGINAL_CONFIG = "bert_config.json"  # CONFIG of google-research/bert
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # files that a tokenizer is read from
@@ -66,8 +66,9 @@ class Checkpoint:
         brings_tokenizer = adapter is not None and any(any(folder.glob(pattern)) for pattern in VOCABULARIES)
         self.tokenizer_folder = folder if brings_tokenizer else self.folder
         self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
-        self.format = _format(self.folder)
-        self._weights = self._unwrap(FORMATS[self.format].read(_files(self.folder, FORMATS[self.format])))
+        self.format, files = _stored(self.folder)
+        _check_downloaded(files)
+        self._weights = self._unwrap(read_weights(self.format, files))
         self._read: set[str] = set()
         self.config: Mapping[str, Any] = self._config()
         self.head = head or (adapter.head if adapter is not None else "")
@@ -248,27 +249,39 @@ def _stated(card: str) -> dict[str, list[str]]:
     return {key: [one for one in values if isinstance(one, str) and one] for key, values in lists.items()}
 
 
-def _format(folder: Path) -> str:
-    """The first of FORMATS whose files are in the folder. Raises ExportError if there is none."""
+def _stored(folder: Path) -> tuple[str, list[Path]]:
+    """The format of the weights, a key of FORMATS, and their files. Raises ExportError if there are none.
+
+    As in transformers, no other file is read beside a file with all weights, or beside the shards that an index lists.
+    """
+    for name, (_, single) in FORMATS.items():
+        if (folder / single).is_file():
+            return name, [folder / single]
+        if (index := folder / f"{single}.index.json").is_file():
+            return name, _shards(index)
+    for name, (pattern, _) in FORMATS.items():
+        if files := sorted(folder.glob(pattern)):
+            return name, files
+    raise ExportError(_why_no_weights(folder))
+
+
+def _why_no_weights(folder: Path) -> str:
+    """What the folder holds instead of weights, with the way out."""
     if not folder.is_dir():
         expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
-        raise ExportError(f"{folder} is missing: {expected}")
-    formats = FORMATS.items()
-    named = [name for name, one in formats if (folder / one.single).is_file() or (folder / one.index).is_file()]
-    if stored := [*named, *(name for name, one in formats if any(folder.glob(one.files)))]:
-        return stored[0]
+        return f"{folder} is missing: {expected}"
     if fault := fault_of_part(folder):
-        raise ExportError(fault)
+        return fault
     for pattern in TENSORFLOW:
         if any(folder.glob(pattern)):
             calls = convert_tensorflow(folder, pattern)
             solution = f"convert it once with transformers 4 (version 5 cannot) and TensorFlow: {calls}"
-            raise ExportError(f"{folder} holds a TensorFlow checkpoint, which is not supported: {solution}")
-    patterns = " or ".join(one.files for one in FORMATS.values())
+            return f"{folder} holds a TensorFlow checkpoint, which is not supported: {solution}"
+    patterns = " or ".join(pattern for pattern, _ in FORMATS.values())
     if runs := sorted((path.parent for path in folder.glob("checkpoint-*/config.json")), key=_step):
         found = f"only checkpoints of a Trainer: {', '.join(run.name for run in runs)}"
-        raise ExportError(f"{folder} has no {patterns} file, {found}: name one of them, like {runs[-1]}")
-    raise ExportError(f"{folder} has no {patterns} file: convert other formats with {convert(folder)}")
+        return f"{folder} has no {patterns} file, {found}: name one of them, like {runs[-1]}"
+    return f"{folder} has no {patterns} file: convert other formats with {convert(folder)}"
 
 
 def _step(folder: Path) -> tuple[int, str]:
@@ -277,24 +290,14 @@ def _step(folder: Path) -> tuple[int, str]:
     return (int(number) if number.isdecimal() else 0, folder.name)
 
 
-def _files(folder: Path, kind: Format) -> list[Path]:
-    """The file with all weights, or the shards that an index lists, or all files of the format.
-
-    Raises ExportError if a file is missing or is only a pointer of Git LFS.
-    """
-    if (folder / kind.single).is_file():
-        files = [folder / kind.single]
-    elif (folder / kind.index).is_file():
-        files = _shards(folder / kind.index)
-    else:
-        files = sorted(folder.glob(kind.files))
+def _check_downloaded(files: Iterable[Path]) -> None:
+    """Raises ExportError if a file is missing or is only a pointer of Git LFS."""
     for file in files:
         if not file.is_file():
             raise ExportError(f"{file} is missing: the download is not complete")
         with open_file(file, UNLIMITED_BYTES) as opened:
             if opened.read(len(LFS_POINTER)) == LFS_POINTER:
-                raise ExportError(f"{file} is only a pointer of Git LFS: run `git lfs pull` in {folder}")
-    return files
+                raise ExportError(f"{file} is only a pointer of Git LFS: run `git lfs pull` in {file.parent}")
 
 
 def _shards(index: Path) -> list[Path]:

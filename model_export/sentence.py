@@ -12,7 +12,7 @@ from .errors import ExportError
 from .facts import ENCODER_CONFIG
 from .lazy_weight import LazyWeight
 from .torch_pickle import read_tensors
-from .weights import FORMATS, Weights
+from .weights import FORMATS, Weights, read_weights
 
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
 SPLADE_ACTIVATIONS = ("relu", SECOND_LOG)  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))
@@ -261,12 +261,10 @@ def _check_features(config: Mapping[str, Any], expected: Mapping[str, str]) -> N
 
 
 def _weights(folder: Path) -> Weights:
-    for one in FORMATS.values():
-        if (folder / one.single).is_file():
-            return one.read([folder / one.single])
-    raise ExportError(
-        f"{folder} has no {' or '.join(one.single for one in FORMATS.values())}: the module has no weights"
-    )
+    for kind, (_, file) in FORMATS.items():
+        if (folder / file).is_file():
+            return read_weights(kind, [folder / file])
+    raise ExportError(f"{folder} has no {' or '.join(file for _, file in FORMATS.values())}: the module has no weights")
 
 
 def _weight(weights: Weights, name: str, shape: tuple[int, ...], folder: Path) -> LazyWeight:

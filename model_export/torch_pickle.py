@@ -36,6 +36,13 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
+STAND_INS: dict[tuple[str, str], Any] = {  # module and name -> a dtype, or what is called instead
+    ("collections", "OrderedDict"): lambda *items: _StateDict(*items),
+    ("torch._utils", "_rebuild_tensor"): lambda *arguments: _rebuild_tensor(*arguments),
+    ("torch._utils", "_rebuild_tensor_v2"): lambda *arguments: _rebuild_tensor(*arguments),
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+    **{("torch", name): dtype for name, dtype in DTYPES.items()},
+}
 Read = Callable[["_Storage"], bytes]
 MEMO = ("PUT", "BINPUT", "LONG_BINPUT")  # opcodes with an index that the C unpickler allocates memory for
 
@@ -95,15 +102,6 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: obj
     return tensor
 
 
-STAND_INS: dict[tuple[str, str], object] = {
-    ("collections", "OrderedDict"): _StandIn(lambda *items: _StateDict(*items)),
-    ("torch._utils", "_rebuild_tensor"): _StandIn(_rebuild_tensor),
-    ("torch._utils", "_rebuild_tensor_v2"): _StandIn(_rebuild_tensor),
-    ("torch._utils", "_rebuild_parameter"): _StandIn(lambda tensor, *_: tensor),
-    **{("torch", name): dtype for name, dtype in DTYPES.items()},
-}
-
-
 class _Unpickler(pickle.Unpickler):
     """Resolves the names of STAND_INS and no others."""
 
@@ -118,7 +116,8 @@ class _Unpickler(pickle.Unpickler):
                 f"{self._file} asks for {module}.{name}, which is no tensor: nothing of it was executed; a checkpoint "
                 "holds the result of model.state_dict() and nothing else"
             )
-        return STAND_INS[module, name]
+        found = STAND_INS[module, name]
+        return found if isinstance(found, np.dtype) else _StandIn(found)
 
     def persistent_load(self, pid: Any, /) -> _Storage:
         kind, dtype, key, _, size, *view = pid

@@ -1,8 +1,6 @@
 """The file formats of weights, and what to do with those that are not read."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,10 @@ from .errors import ExportError
 from .lazy_weight import Array, LazyWeight, stored
 from .torch_pickle import read_tensors
 
+FORMATS = {  # by priority: format -> the pattern of its files, and the file that may hold all weights
+    "safetensors": ("*.safetensors", "model.safetensors"),
+    "pytorch": ("pytorch_model*.bin", "pytorch_model.bin"),
+}
 TENSORFLOW = ("*.ckpt*.index", "*.h5")  # patterns of a TensorFlow checkpoint's files
 TOKENIZER = 'and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'
 Weights = dict[str, LazyWeight]
@@ -22,20 +24,6 @@ MAX_HEADER_BYTES = 2 * 2**20  # of a safetensors file; 400 weights take about 50
 # safetensors' dtypes that can be read; smaller floats have scales of their own
 DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # LayerNorm's, in checkpoints converted from TensorFlow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """How a folder stores its weights."""
-
-    files: str  # a pattern
-    single: str  # the file that has all weights; if it exists, no other is read, as in transformers
-    read: Callable[[list[Path]], Weights]
-
-    @property
-    def index(self) -> str:
-        """The file that lists the shards."""
-        return f"{self.single}.index.json"
 
 
 def convert(folder: Path) -> str:
@@ -68,8 +56,12 @@ def _class_of(folder: Path) -> str:
     return "CLASS (the class that saved the checkpoint)"
 
 
-def read_safetensors(files: list[Path]) -> Weights:
-    """The weights by name. Raises ExportError if a file is damaged or has a dtype that is not supported."""
+def read_weights(kind: str, files: list[Path]) -> Weights:
+    """The weights by name in files of a format. Raises ExportError if a file is damaged or holds anything else."""
+    return _read_safetensors(files) if kind == "safetensors" else _read_torch(files)
+
+
+def _read_safetensors(files: list[Path]) -> Weights:
     found: Weights = {}
     for file in files:
         _check_header_size(file)
@@ -83,8 +75,7 @@ def read_safetensors(files: list[Path]) -> Weights:
     return found
 
 
-def read_torch(files: list[Path]) -> Weights:
-    """The weights by name. Raises ExportError if a file holds anything but tensors."""
+def _read_torch(files: list[Path]) -> Weights:
     return {modernize(name): weight for file in files for name, weight in read_tensors(file).items()}
 
 
@@ -121,9 +112,3 @@ def _open(file: Path) -> Any:
         return safe_open(file, framework="numpy")
     except (SafetensorError, OSError) as error:
         raise ExportError(f"{file} is truncated or damaged: {error}") from error
-
-
-FORMATS: Mapping[str, Format] = {  # by priority
-    "safetensors": Format(files="*.safetensors", single="model.safetensors", read=read_safetensors),
-    "pytorch": Format(files="pytorch_model*.bin", single="pytorch_model.bin", read=read_torch),
-}

@@ -65,17 +65,14 @@ def open_file(path: Path, most: int) -> io.BufferedReader:
 
     Does not wait: to open a FIFO would, and to read a device need not end.
     """
-    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    state = os.fstat(file.fileno())
-    fault = ""
-    if not stat.S_ISREG(state.st_mode):
-        fault = "it is not a regular file"
-    elif state.st_size > most:
-        fault = f"it has {state.st_size} bytes; at most {most} are allowed"
-    if fault:
-        file.close()
-        raise OSError(errno.EINVAL, fault, str(path))
-    return io.BufferedReader(file)
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    state = os.fstat(opened)
+    is_file = stat.S_ISREG(state.st_mode)
+    if is_file and state.st_size <= most:
+        return io.BufferedReader(io.FileIO(opened))
+    os.close(opened)
+    fault = f"it has {state.st_size} bytes; at most {most} are allowed" if is_file else "it is not a regular file"
+    raise OSError(errno.EINVAL, fault, str(path))
 
 
 def read_file(path: Path, most: int) -> bytes:

@@ -1,6 +1,7 @@
 """A checkpoint's own special tokens, which a text may spell: `[E1]` around an entity."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -23,3 +24,8 @@ def describe_own(tokenizer: Tokenizer, standard: Mapping[str, int]) -> str:
         return ""
     more = f" and {len(own) - MAX_NAMED} more" if len(own) > MAX_NAMED else ""
     return f"{', '.join(own[:MAX_NAMED])}{more} are read in a text; the standard ones with special_tokens: true"
+
+
+def describe_own_of_file(path: Path, standard: Mapping[str, int]) -> str:
+    """`describe_own` of a tokenizer.json."""
+    return describe_own(Tokenizer.from_file(str(path)), standard)
