@@ -39,9 +39,8 @@ FULL = {  # settings of a service whose queue can be kept full
     "BERT_RUN_TIMEOUT_SECONDS": "3600",
     "BERT_DRAIN_SECONDS": "0",
 }
-NEVER_ANSWERED = 4  # requests of the greatest length, which the null model never answers
+NEVER_ANSWERED = 4  # requests of the greatest length, which the null model never answers: more than the queue holds
 WAITING = 200  # shortest requests behind them: more than the queue holds, so that no further request fits
-FILLING_SECONDS = 0.5
 SIZING_SECONDS = 10.0
 
 
@@ -117,12 +116,14 @@ def parse_arguments() -> argparse.Namespace:
 def fill_queue(port: int, artifact: Path, texts: Sequence[str], loop: asyncio.Runner) -> Iterator[None]:
     """Keeps the queue of the service at `port` full with requests that are never answered."""
     longest = random_texts(artifact, [open_artifact(artifact).manifest.max_tokens], count=1)[0]
-    shortest = min(texts, key=lambda text: text.count(" "))
+    shortest = min(texts, key=len)
     sent: list[asyncio.Task[object]] = []
 
     async def fill(text: str, times: int) -> None:
-        sent.extend(asyncio.create_task(Connection(port).ask(REQUEST_FORMS["json"](text))) for _ in range(times))
-        await asyncio.sleep(FILLING_SECONDS)
+        request = REQUEST_FORMS["json"](text)
+        asked = [asyncio.create_task(Connection(port).ask(request)) for _ in range(times)]
+        sent.extend(asked)
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)  # until one is refused
 
     loop.run(fill(longest, NEVER_ANSWERED))
     loop.run(fill(shortest, WAITING))
