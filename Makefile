@@ -12,10 +12,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NOT_INSTALLED = echo "make install: pip ended with an error, see above; it needs a network, or PIP_INDEX_URL set to an index that it reaches" >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test-proxies test test-start test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images release-check reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test-proxies test test-start test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images release-check bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-proxies | test-start | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-proxies | test-start | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | lock | clean"
 
 install: $(INSTALLED)
 dev: $(DEV)
@@ -127,14 +127,9 @@ site: .venv/docs
 	$(PIP) --config-settings editable_mode=compat -e .[docs]
 	@touch $@
 
-# compares with transformers, live, at BERT-base size (installs torch and transformers)
-reference: dev
-	$(PIP) -r benchmarks/requirements.txt
-	$(BIN)/python -m benchmarks.engine.parity
-
 # tokens/s of engines alone: ours, its ceiling, ONNX Runtime, torch, OpenVINO, CTranslate2 (in an environment of their own)
 bench-engine: dev
-	$(BIN)/python -m benchmarks.engine.contenders.prepare --size base
+	$(BIN)/python -m benchmarks.engine.prepare
 	$(BIN)/python -m benchmarks.engine
 
 # the whole server and the engine alone: closed loop, Poisson, MLPerf's LoadGen, cost of a request

@@ -7,17 +7,32 @@ marks does not change.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import tables as of_engine
+from benchmarks.harness.machine import RESULTS
 
-RESULTS = Path(__file__).parent / "results"
-PAGES = (Path(__file__).parent / "README.md", *sorted(RESULTS.glob("*.md")))
+PAGES = (RESULTS.parent / "README.md", *sorted(RESULTS.glob("*.md")))
 MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z0-9-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
+PRECISIONS = ("fp32", "bf16", "int8")
+ENGINE_MIXES = {  # mix -> shown name
+    "equal: 8 of 128": "8 of 128",
+    "mixed: 32 of 5..60": "32 of 5..60",
+    "STS-B: 64 sentences": "STS-B, 64 sentences",
+    "passages: 16 like MS MARCO": "16 like MS MARCO",
+    "documents: 3 of 512": "3 of 512",
+    "long tail: 1 of 300, 31 of 12": "1 of 300, 31 of 12",
+    "longest: 1 of 512, 31 of 12": "1 of 512, 31 of 12",
+    "alone: 1 of 16": "1 of 16 alone",
+    "alone: 1 of 128": "1 of 128 alone",
+}
+HEADLINE = {
+    "mixed: 32 of 5..60": "32 texts of 5 to 60 tokens",
+    "STS-B: 64 sentences": "64 sentences of STS-B's lengths",
+    "passages: 16 like MS MARCO": "16 passages of MS MARCO's lengths",
+}
+AS_ACCURATE = 1e-4  # by how much the mean cosine to fp32 of an equally accurate engine may be lower
+OTHERS = ("one padded batch", "sorted batches", "best other")
 MIXES = {"STS-B": "STS-B", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
-PEERS = "peers"  # the file of the comparison with all servers
 PEER_CONNECTIONS = "32"  # at which servers are compared
 SERVED = {  # shown name -> file server-*.json, mix
     "BERT-base fp32": ("base-fp32", "STS-B"),
@@ -28,16 +43,46 @@ SERVED = {  # shown name -> file server-*.json, mix
 STARTED = {"BERT-base fp32": "fp32", "BERT-base int8": "int8", "bundled, fp32": "bundled"}
 PERCENTILES = ("p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
 COST_COLUMNS = ("loop", "tokenizing", "rest", "floor", "rest / floor", "client", "client of floor")
+Rates = Mapping[str, float]  # tokens a second by contender
 Rows = Iterator[Sequence[str]]  # the header first
 
 
-def likelihood() -> Rows:
-    """The likelihood of one sentence, beside as many texts of its length."""
-    yield "artifact", "tokens", "score, ms", "score / fill-mask", "score / embed"
-    for name, by_length in _read("likelihood").items():
-        for length, one in by_length.items():
-            ratios = (f"{one[f'score / {other}']:.2f}" for other in ("fill-mask", "embed"))
-            yield name, length, _three_digits(one["score ms"]), *ratios
+def engine() -> Rows:
+    """Ours, compared within its precision; int8 only with engines of at least its accuracy."""
+    columns = ("ceiling", *OTHERS)
+    yield "mix", "precision", "tokens/s", *(f"/ {what}" for what in columns)
+    for mix, precision, rates in _of_engine():
+        names = compared(rates, precision)
+        cells = (_ratio(rates, precision, what, names[what]) for what in columns)
+        yield ENGINE_MIXES[mix], precision, _rate(rates, precision), *cells
+
+
+def engine_headline() -> Rows:
+    about = _content("engine")["machine"]
+    sets = ", ".join(name for name in about["instructions"] if name.startswith(("avx512_", "amx_")))
+    title = f"{about['cores']} cores of {about['cpu']} ({sets})"
+    yield title, "precision", "tokens/s", *(f"/ {what}" for what in OTHERS)
+    for mix, precision, rates in _of_engine(HEADLINE):
+        names = compared(rates, precision)
+        cells = (_ratio(rates, precision, what, names[what]) for what in OTHERS)
+        yield HEADLINE[mix], precision, _rate(rates, precision), *cells
+
+
+def engine_rates() -> Rows:
+    """Tokens per second of every contender."""
+    found = {shown: _read("engine")[mix]["tokens_per_second"] for mix, shown in ENGINE_MIXES.items()}
+    yield "tokens/s", *found
+    for name in dict.fromkeys(name for rates in found.values() for name in rates if name != "tokens"):
+        yield name, *(f"{rates[name]:,.0f}" if name in rates else "" for rates in found.values())
+
+
+def engine_alone() -> Rows:
+    """Milliseconds of one text alone: ours, and the fastest other engine of at least its accuracy."""
+    yield "alone", "precision", "ours, ms", "best other, ms", "ours / best other"
+    for mix, precision, rates in _of_engine({mix for mix in ENGINE_MIXES if mix.startswith("alone")}):
+        if other := compared(rates, precision)["best other"]:
+            ours, least = (1000 * rates["tokens"] / rates[name] for name in (f"ours {precision}", other))
+            yield ENGINE_MIXES[mix], precision, f"{ours:.1f}", f"{least:.1f} ({_engine(other)})", f"{ours / least:.2f}"
 
 
 def server_rates() -> Rows:
@@ -95,30 +140,21 @@ def parts() -> Rows:
         yield part, f"{before[part]:.0f}", f"{us:.0f}"
 
 
-def versions() -> Rows:
-    """Both versions and their ratio, by number of connections."""
-    yield "connections", "before, us a request", "now, us", "ratio", "before, answers/s", "now, answers/s"
-    for connections, one in _read("versions-cost")["BERT-base int8"].items():
-        us, rate = (f"{one[f'this, {unit}']:,.0f}" for unit in ("us", "1/s"))
-        before, rate_before = (f"{one[f'other, {unit}']:,.0f}" for unit in ("us", "1/s"))
-        yield connections, before, us, f"{one['ratio, us']:.2f}", rate_before, rate
-
-
-def peers_rates(file: str = PEERS) -> Rows:
-    yield "texts/s", "connections", *_contenders(file)
-    for mix, connections, one in _compared(file):
+def peers_rates() -> Rows:
+    yield "texts/s", "connections", *_contenders()
+    for mix, connections, one in _peers():
         yield mix, connections, *(f"{rate:.3g}" for rate in one["texts_per_second"].values())
 
 
 def peers_latency() -> Rows:
     yield "p99, ms", "connections", *_contenders()
-    for mix, connections, one in _compared():
+    for mix, connections, one in _peers():
         yield mix, connections, *(_three_digits(milliseconds) for milliseconds in one["p99_ms"].values())
 
 
 def peers_cost() -> Rows:
     """Processor time a text by mix at PEER_CONNECTIONS, and the most memory of all turns."""
-    cells = list(_compared())
+    cells = list(_peers())
     alike = {mix: one for mix, connections, one in cells if connections == PEER_CONNECTIONS}
     yield "server", *(f"{mix}, processor ms a text" for mix in alike), "memory, MiB"
     for name in _contenders():
@@ -126,11 +162,11 @@ def peers_cost() -> Rows:
         yield name, *(f"{one['processor_ms'][name]:.3g}" for one in alike.values()), f"{memory:,.0f}"
 
 
-def peers_ratios(file: str = PEERS) -> Rows:
+def peers_ratios() -> Rows:
     """How many times as many texts a second as each other server, at PEER_CONNECTIONS."""
-    yield "ours / peer", "ours", *_contenders(file)[2:]
+    yield "ours / peer", "ours", *_contenders()[2:]
     for precision in ("fp32", "int8"):
-        for mix, connections, one in _compared(file):
+        for mix, connections, one in _peers():
             if connections == PEER_CONNECTIONS:
                 ratios = list(one[f"ours {precision} / peer"].values())[2:]
                 yield mix, precision, *(f"{ratio:.2g}" for ratio in ratios)
@@ -153,64 +189,32 @@ def start() -> Rows:
             yield name, packed, f"{one['ready_seconds']:.2g}", *(f"{one[size]:,.0f}" for size in sizes)
 
 
-def layers() -> Rows:
-    yield "alone in int8", "query", "key and value", "attention output", "intermediate", "feed-forward output"
-    costs = _read("layers")
-    for number, products in enumerate(costs["alone_in_int8"]):
-        yield f"layer {number}", *(f"{cost:.2f}" for cost in products)
-    column_in_fp32 = "the whole column in fp32, all others in int8"
-    yield column_in_fp32, *(f"{cost:.1f}" for cost in costs["alone_in_fp32"])
-
-
 TABLES: dict[str, Callable[[], Rows]] = {
     table.__name__.replace("_", "-"): table
     for table in (
-        of_engine.accuracy,
-        of_engine.engine,
-        of_engine.engine_alone,
-        of_engine.engine_headline,
-        of_engine.engine_peak,
-        of_engine.engine_rates,
-        of_engine.families,
-        likelihood,
+        engine,
+        engine_alone,
+        engine_headline,
+        engine_rates,
         server_rates,
         server_cost,
         server_single,
         streams,
         overhead,
         parts,
-        versions,
         peers_rates,
         peers_latency,
         peers_cost,
         peers_ratios,
         overload,
         start,
-        layers,
     )
-} | {
-    "peers-rates-avx512": partial(peers_rates, "peers-avx512"),
-    "peers-ratios-avx512": partial(peers_ratios, "peers-avx512"),
-    "accuracy-amx": partial(of_engine.accuracy, "amx"),
-    "engine-amx": partial(of_engine.engine, "amx", ("sorted batches", "best other")),
-    "accuracy-avx2": partial(of_engine.accuracy, "avx2"),
-    "engine-avx2": partial(of_engine.engine, "avx2", ("sorted batches", "best other")),
-    "engine-rates-avx2": partial(of_engine.engine_rates, "avx2"),
 }
 
 
 def rewrite(text: str) -> str:
-    """`text` with each marked table as the results have it; raises KeyError where a mark names no table."""
-    return fill(text, {name: table() for name, table in TABLES.items()})
-
-
-def fill(text: str, tables: Mapping[str, Iterable[Sequence[str]]]) -> str:
-    """`text` with the rows of `tables` between their marks; raises KeyError where a mark names none of them."""
-
-    def one(marked: re.Match[str]) -> str:
-        return marked["begin"] + markdown(tables[marked["name"]]) + marked["end"]
-
-    return MARKED.sub(one, text)
+    """`text` with each marked table as the results have it; raises KeyError if a mark names no table."""
+    return MARKED.sub(lambda marked: marked["begin"] + markdown(TABLES[marked["name"]]()) + marked["end"], text)
 
 
 def markdown(rows: Iterable[Sequence[str]]) -> str:
@@ -219,25 +223,77 @@ def markdown(rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, ["---"] * len(header), *others))
 
 
+def compared(rates: Rates, precision: str) -> dict[str, str]:
+    """What ours of `precision` is compared with, and the name of that contender, empty if it was not measured.
+
+    Sorted batches and the best other engine count only if their vectors are as near to fp32 as ours.
+    """
+    names = [name for name in rates if name.endswith(f" {precision}") and not name.startswith(("ours", "ceiling"))]
+    accurate = [name for name in names if is_accurate(name, precision)]
+    others = {
+        "one padded batch": [name for name in names if " padded " in name],
+        "sorted batches": [name for name in accurate if " padded " not in name and " ragged " not in name],
+        "best other": accurate,
+    }
+    ceiling = f"ceiling {precision}" if f"ceiling {precision}" in rates else ""
+    fastest = {what: max(some, key=rates.__getitem__, default="") for what, some in others.items()}
+    return {"ceiling": ceiling} | fastest
+
+
+def is_accurate(name: str, precision: str) -> bool:
+    """Whether a contender's vectors are as near to fp32 as ours of `precision`; false if its accuracy is unknown."""
+    results = _read("accuracy")
+    measured = {known: one["mean_cosine_to_fp32"] for known, one in results.items()}
+    needed = measured.get(f"ours {precision}", 1.0) - AS_ACCURATE
+    return bool(measured.get(name.replace(" padded ", " buckets "), 0.0) >= needed)
+
+
+def _of_engine(mixes: Iterable[str] = tuple(ENGINE_MIXES)) -> Iterator[tuple[str, str, Rates]]:
+    """What `benchmarks.engine` measured: mix, precision of ours, and the rates."""
+    for mix, found in ((mix, _read("engine")[mix]["tokens_per_second"]) for mix in ENGINE_MIXES if mix in mixes):
+        yield from ((mix, precision, found) for precision in PRECISIONS if f"ours {precision}" in found)
+
+
+def _rate(rates: Rates, precision: str) -> str:
+    return f"{rates[f'ours {precision}']:,.0f}"
+
+
+def _ratio(rates: Rates, precision: str, what: str, name: str) -> str:
+    if not name:
+        return ""
+    ratio = rates[f"ours {precision}"] / rates[name]
+    shown = f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
+    return shown if what == "ceiling" else f"{shown} ({_engine(name)})"
+
+
+def _engine(name: str) -> str:
+    """The name without its precision."""
+    return name.rsplit(" ", 1)[0]
+
+
 def _served() -> Iterator[tuple[str, Any]]:
     """What `benchmarks.server` measured, by shown name."""
     for name, (artifact, mix) in SERVED.items():
         yield name, _find_mix(_read(f"server-{artifact}"), mix)
 
 
-def _compared(file: str = PEERS) -> Iterator[tuple[str, str, Any]]:
+def _peers() -> Iterator[tuple[str, str, Any]]:
     """What `benchmarks.peers` measured, by shown name of the mix and by connections."""
     for name, mix in MIXES.items():
-        for connections, one in _find_mix(_read(file), mix).items():
+        for connections, one in _find_mix(_read("peers"), mix).items():
             yield name, connections, one
 
 
-def _contenders(file: str = PEERS) -> list[str]:
-    return list(next(_compared(file))[2]["texts_per_second"])
+def _contenders() -> list[str]:
+    return list(next(_peers())[2]["texts_per_second"])
 
 
 def _read(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["result"]
+    return _content(name)["result"]
+
+
+def _content(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
 
 
 def _find_mix(result: Mapping[str, Any], start: str) -> Any:
@@ -249,7 +305,7 @@ def _two_digits(number: float) -> str:
 
 
 def _three_digits(number: float) -> str:
-    """Three significant digits, or all digits before the point where there are more."""
+    """Three significant digits, or all digits before the point if there are more."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 

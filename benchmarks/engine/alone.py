@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.contenders.turns import clock_for
+import onnxruntime as ort
+
+from benchmarks.engine.engines import Ids, tokens_of
+from benchmarks.engine.turns import clock_for
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.calibration import measure
@@ -16,6 +19,7 @@ from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Chunk
 
 NO_LIMIT_SECONDS = 3600.0
+BUDGETS = (128, 256, 512)  # BERT_TOKEN_BUDGET, as the sizes of batches that other engines try
 
 
 async def submit(batcher: Batcher, work: Sequence[Tokens]) -> None:
@@ -31,11 +35,12 @@ async def submit(batcher: Batcher, work: Sequence[Tokens]) -> None:
 class EngineAlone:
     """One artifact, loaded and calibrated as at a start of the service."""
 
-    def __init__(self, artifact: Path, threads: int, *, token_budget: int = 0) -> None:
+    def __init__(self, artifact: Path, threads: int) -> None:
+        ort.set_default_logger_severity(3)  # errors only: the optimizer warns of each initializer that it removes
         opened = open_artifact(artifact)
         self.runner = ModelRunner(opened, threads, concurrency_for(opened, threads))
         self.runner.open()
-        self.calibration = measure(self.runner, token_budget=token_budget)
+        self.calibration = measure(self.runner, token_budget=0)
         use_huge_pages()  # as the service, in a thread
         self.token_budget = self.calibration.token_budget  # BERT_TOKEN_BUDGET
         self.loop, self._clock = asyncio.new_event_loop(), clock_for(threads)
@@ -60,6 +65,19 @@ class EngineAlone:
         await serving
         return seconds
 
-    def close(self) -> None:
-        self.runner.close()
-        self.loop.close()
+
+class Ours:
+    """The engine alone as a contender, one text a request; the size of batches is chosen as an operator may set it."""
+
+    def __init__(self, artifact: Path, threads: int) -> None:
+        self._engine = EngineAlone(artifact, threads)
+
+    def choices(self, texts: Sequence[Ids]) -> dict[str, int]:
+        measured = self._engine.calibration.token_budget
+        self.seconds(texts, measured)  # warms up
+        budgets = dict.fromkeys((measured, *BUDGETS))
+        return {f"batches of {one} tokens; by itself the service takes {measured}": one for one in budgets}
+
+    def seconds(self, texts: Sequence[Ids], token_budget: int) -> float:
+        self._engine.token_budget = token_budget
+        return self._engine.seconds([[tokens] for tokens in tokens_of(texts)])

@@ -1,6 +1,5 @@
-"""`benchmarks/gpu.sh`: measures the service on a GPU. First all golden checkpoints against transformers; then of each
-size, in this order: self-test, parity and repeatability, the attention kernel that runs, tokens per second of the
-engine, the same batches in transformers where it is installed, and the whole server by the number of workers.
+"""`benchmarks/gpu.sh`: measures the service on a GPU, of each size in this order: self-test, parity and repeatability,
+tokens per second of the engine, and the whole server by the number of workers.
 
 Refuses to start without a GPU. Each size has a process of its own, since a fault of CUDA ends it. A part that fails
 leaves its error in the results, and the next part is measured; without self-test or parity there is no further part.
@@ -14,13 +13,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import engine, families, library
-from benchmarks.gpu.card import IDLE, query_card
+from benchmarks.gpu import engine
 from benchmarks.gpu.plan import PLANS, GpuPlan
-from benchmarks.gpu.server import measure_server, print_server
+from benchmarks.gpu.server import measure_server
 from benchmarks.harness.checkpoints import SIZES, artifact, artifact_folder
 from benchmarks.harness.machine import update
 from packbert.service.artifact import open_artifact
@@ -36,9 +33,6 @@ def main() -> int:
     if arguments.device == "cuda" and (fault := why_cuda_unavailable()):
         print(f"no GPU to measure on: {fault}", file=sys.stderr)
         return 2
-    if arguments.kernels:
-        engine.run_one_batch(arguments.kernels, arguments.device)
-        return 0
     plan = PLANS[arguments.device]
     plan = replace(plan, sizes=tuple(arguments.size or plan.sizes), precision=arguments.precision or plan.precision)
     return measure_size(plan) if arguments.alone else measure_all(plan)
@@ -46,8 +40,7 @@ def main() -> int:
 
 def measure_all(plan: GpuPlan) -> int:
     """Measures each size in a process of its own; the exit code."""
-    measured = measure_parts([("families", lambda: families.measure_families(plan))], partial(keep, plan, "families"))
-    failed = list(measured)
+    failed = []
     for size in plan.sizes:
         for precision, device in ((plan.precision, plan.device), ("fp32", "cpu")):
             artifact(size, precision, device)
@@ -67,22 +60,17 @@ def measure_size(plan: GpuPlan) -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(PLANS), default="cuda")
     parser.add_argument("--size", choices=sorted(SIZES), action="append", help="base and large unless given")
     parser.add_argument("--precision", choices=["fp16", "fp32"])
-    parser.add_argument(
-        "--kernels", metavar="ARTIFACT", type=Path, help="only runs one batch, so that the attention kernel is logged"
-    )
     parser.add_argument("--alone", action="store_true", help="one size in this process; it was exported before")
     return parser.parse_args()
 
 
 def keep(plan: GpuPlan, name: str, found: dict[str, Any]) -> None:
     """Writes what has been measured of a size so far."""
-    details = {"card": query_card(plan.device, IDLE), "precision": plan.precision}
+    details = {"card": engine.query_card(plan.device, engine.IDLE), "precision": plan.precision}
     update(plan.output, {name: found}, details=details)
 
 
@@ -116,12 +104,10 @@ def list_parts(plan: GpuPlan, size: str) -> Iterator[Part]:
     with engine.open_runner(chosen) as runner:
         title = f"{name}, parity with fp32 on the CPU"
         yield PARITY, lambda: print_finding(title, engine.measure_parity(runner, reference))
-        yield "kernels", lambda: print_finding("attention", engine.find_kernels(folder, plan.device))
         yield "rates", lambda: engine.measure_rates(plan, size, runner)
         yield "under load", lambda: print_finding("under load", engine.query_busy_card(plan, runner))
-        yield "transformers", lambda: library.compare(plan, size, runner)
     if size == plan.main_size:
-        yield "server", lambda: print_server(measure_server(folder, plan.device, plan.server))
+        yield "server", lambda: measure_server(folder, plan.device, plan.server, plan.clients)
 
 
 def print_finding(title: str, found: Any) -> Any:

@@ -1,10 +1,8 @@
-"""The engine on a GPU: parity and repeatability, the attention kernel that runs, rates, and clocks under load."""
+"""The engine on a GPU: parity and repeatability, rates, and clocks under load."""
 
-import os
-import re
 import subprocess
-import sys
-from collections.abc import Iterator
+import timeit
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -14,9 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.engine.contenders.turns import timed
-from benchmarks.gpu.card import BUSY, query_card
-from benchmarks.gpu.plan import LENGTHS, TARGETS, GpuPlan
+from benchmarks.gpu.plan import GpuPlan
 from benchmarks.harness import mixes
 from benchmarks.harness.machine import table
 from packbert.model_export.artifact.batch import Tokens, pack
@@ -25,11 +21,24 @@ from packbert.service.engine.calibration import self_test
 from packbert.service.engine.device import why_graph_unusable
 from packbert.service.engine.runner import ModelRunner
 
-KERNEL_ENVIRONMENT = {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
-COLOUR = re.compile(r"\x1b\[\d+m")
 ALL_HEADS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "log_sum_exp"})
 MIN_COSINE = 0.9999
 REPEATS = 5
+IDLE = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,memory.total"
+BUSY = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+SQUAD = {"mean": 177.0, "deviation": 80.0, "longest": 384.0}
+LENGTHS: dict[str, Callable[[int], list[int]]] = {  # mix -> lengths of a batch of about so many tokens
+    "STS-B": lambda tokens: (mixes.STS_B * (1 + tokens // sum(mixes.STS_B)))[: max(1, round(tokens / 14.7))],
+    "128": lambda tokens: [128] * max(1, tokens // 128),
+    "512": lambda tokens: [512] * max(1, tokens // 512),
+    "SQuAD": lambda tokens: mixes.passages(max(1, tokens // 177), **SQUAD),
+}
+TARGETS = {  # size, mix -> what is counted, what must hold, what is hoped for; of an H200 in fp16
+    ("base", "STS-B"): ("tokens_per_second", 1.4e6, 2.1e6),
+    ("base", "128"): ("tokens_per_second", 1.4e6, 2.1e6),
+    ("base", "512"): ("tokens_per_second", 1.5e6, 1.9e6),
+    ("large", "SQuAD"): ("sequences_per_second", 2500.0, 4000.0),
+}
 Rates = dict[str, dict[int, dict[str, float]]]  # mix -> tokens in a batch -> what is counted
 
 
@@ -42,7 +51,7 @@ def open_runner(artifact: Artifact) -> Iterator[ModelRunner]:
 
 
 def measure_self_test(artifact: Artifact) -> dict[str, Any]:
-    """Whether the self-test passes, on a GPU in a process of its own, as at a start; and the reason where it fails."""
+    """Whether the self-test passes, on a GPU in a process of its own, as at a start; and the reason if it fails."""
     if artifact.manifest.device == "cuda":
         reason = why_graph_unusable(artifact)
         return {"holds": not reason, "reason": reason}
@@ -94,7 +103,11 @@ def measure_rates(plan: GpuPlan, size: str, runner: ModelRunner) -> dict[str, An
     for counted in ("tokens_per_second", "with_packing_tokens_per_second", "sequences_per_second"):
         rows = [[mix, *(one[counted] for one in by_tokens.values())] for mix, by_tokens in rates.items()]
         print("\n" + table([f"{counted}, batch of", *map(str, plan.tokens)], rows))
-    targets = compare_with_targets(plan, size, rates)
+    targets = [
+        [mix, counted, must, hoped_for, max(one[counted] for one in rates[mix].values())]
+        for (target_size, mix), (counted, must, hoped_for) in TARGETS.items()
+        if target_size == size or plan.device == "cpu"  # the rehearsal uses all targets
+    ]
     print("\n" + table(["best of", "counted", "must", "hoped for", "measured"], targets), flush=True)
     return {"by mix and tokens": rates, "targets": targets}
 
@@ -104,45 +117,13 @@ def measure_rate(runner: ModelRunner, lengths: list[int], rounds: int) -> dict[s
     sequences = random_tokens(runner, lengths)
     batch = pack(sequences, runner.artifact.manifest.layout)
     run_session = partial(runner._session.run, sorted(batch.outputs), batch.feeds)
-    session = min(timed(run_session) for _ in range(rounds + 1))
-    with_packing = min(timed(partial(runner.run_sync, sequences)) for _ in range(rounds))
+    session = min(timeit.repeat(run_session, number=1, repeat=rounds + 1))
+    with_packing = min(timeit.repeat(partial(runner.run_sync, sequences), number=1, repeat=rounds))
     return {
         "tokens_per_second": batch.tokens / session,
         "sequences_per_second": len(lengths) / session,
         "with_packing_tokens_per_second": batch.tokens / with_packing,
     }
-
-
-def compare_with_targets(plan: GpuPlan, size: str, rates: Rates) -> list[list[Any]]:
-    """Rows of mix, what is counted, must, hoped for and the best rate; the rehearsal uses all targets."""
-    return [
-        [mix, counted, must, hoped_for, max(one[counted] for one in rates[mix].values())]
-        for (target_size, mix), (counted, must, hoped_for) in TARGETS.items()
-        if target_size == size or plan.device == "cpu"
-    ]
-
-
-def find_kernels(folder: Path, device: str) -> list[str]:
-    """The lines in which ONNX Runtime names its attention kernel, from one batch in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", str(folder), "--device", device]
-    finished = subprocess.run(
-        command,
-        env=os.environ | KERNEL_ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if finished.returncode:
-        raise RuntimeError(finished.stdout)
-    lines = COLOUR.sub("", finished.stdout).splitlines()
-    return sorted({line for line in lines if "attention" in line.lower() or "sdpa" in line.lower()})
-
-
-def run_one_batch(folder: Path, device: str) -> None:
-    """What `find_kernels` runs in its process."""
-    with open_runner(open_artifact(folder, device)) as runner:
-        runner.run_sync(random_tokens(runner, LENGTHS["128"](1024)))
 
 
 def query_busy_card(plan: GpuPlan, runner: ModelRunner) -> str:
@@ -153,3 +134,15 @@ def query_busy_card(plan: GpuPlan, runner: ModelRunner) -> str:
         while not query.done():
             runner.run_sync(sequences)
     return query.result()
+
+
+def query_card(device: str, fields: str) -> str:
+    """`fields` of the first GPU as nvidia-smi prints them, or the error if it cannot be run."""
+    if device == "cpu":
+        return "none: a rehearsal on the CPU"
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return str(error)
+    return (finished.stdout + finished.stderr).strip()

@@ -12,48 +12,22 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import packbert.model_export
-from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.model_export.build import PRECISIONS
 from packbert.model_export.export import export
 from packbert.model_export.part_names import BERT_PARTS
 
 BUILD = Path("build/benchmarks")
 SAMPLE = Path(__file__).parents[2] / "model_export" / "sample"  # the bundled model's checkpoint
-BASE = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "vocab_size": 30522,
+FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+SIZES = {
+    size: dict(zip(FIELDS, numbers, strict=True))
+    for size, numbers in {
+        "base": (768, 12, 12, 3072, 30522),
+        "large": (1024, 24, 16, 4096, 30522),
+        "small": (256, 4, 4, 1024, 16384),
+        "tiny": (64, 2, 2, 128, 1024),
+    }.items()
 }
-LARGE = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-    "vocab_size": 30522,
-}
-SMALL = {
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "intermediate_size": 1024,
-    "vocab_size": 16384,
-}
-TINY = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 128,
-    "vocab_size": 1024,
-}
-# on this machine's CPU: bf16 needs AVX512-BF16 or AMX, and OpenVINO
-ON_CPU = [
-    name
-    for name, precision in PRECISIONS.items()
-    if "cpu" in precision.devices and not (name == BF16 and why_bf16_unavailable())
-]
-SIZES = {"base": BASE, "large": LARGE, "small": SMALL, "tiny": TINY}
 POSITIONS, SEGMENTS = 512, 2
 SEED = 5  # of the weights
 REST = {  # what all sizes share
@@ -68,39 +42,34 @@ REST = {  # what all sizes share
     "initializer_range": 0.02,
     "pad_token_id": 0,
 }
+ARTIFACT_HELP = "a folder, or fp32 or int8: BERT-base with random weights"  # of `artifact_to_serve`
 Arrays = dict[str, np.ndarray]
 
 
-def checkpoint(size: str, seed: int = SEED) -> Path:
+def checkpoint(size: str) -> Path:
     """The folder of the random checkpoint `size`, a key of SIZES; it has all heads."""
-    folder = BUILD / named(size, seed)
+    folder = BUILD / size
     if not (folder / "config.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         config = SIZES[size]
-        save_file(weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(weights(config), folder / "model.safetensors", metadata={"format": "pt"})
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        (folder / "vocab.txt").write_text(
-            "\n".join(words + [f"w{i}" for i in range(len(words), config["vocab_size"])]) + "\n"
-        )
+        words += [f"w{i}" for i in range(len(words), config["vocab_size"])]
+        (folder / "vocab.txt").write_text("\n".join(words) + "\n")
         (folder / "config.json").write_text(json.dumps(REST | config))
     return folder
 
 
-def named(size: str, seed: int) -> str:
-    return size if seed == SEED else f"{size}-{seed}"
-
-
-def artifact(size: str, precision: str, device: str = "cpu", seed: int = SEED) -> Path:
+def artifact(size: str, precision: str, device: str = "cpu") -> Path:
     """The folder of an artifact; exports it again when the exporter's sources have changed.
 
-    Raises ExportError where this machine cannot make or run `precision`.
+    Raises ExportError if this machine cannot make or run `precision`.
     """
-    name = named(size, seed)
-    folder = artifact_folder(name, precision)
-    made = BUILD / f"{name}-{precision}-{device}.exporter"  # beside the folder, which the exporter wants to itself
+    folder = artifact_folder(size, precision)
+    made = BUILD / f"{size}-{precision}-{device}.exporter"  # beside the folder, which the exporter wants to itself
     if not made.is_file() or made.read_text() != exporter_digest():
         shutil.rmtree(folder / device, ignore_errors=True)
-        export(checkpoint(size, seed), folder, precision=precision, device=device)
+        export(checkpoint(size), folder, precision=precision, device=device)
         made.write_text(exporter_digest())
     return folder
 
@@ -112,25 +81,20 @@ def artifact_folder(size: str, precision: str) -> Path:
 
 def exporter_digest() -> str:
     """The SHA-256 of the exporter's sources."""
-    return digest_of(Path(packbert.model_export.__file__).parent)
-
-
-def digest_of(package: Path) -> str:
-    """The SHA-256 of a package's sources."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(Path(packbert.model_export.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def artifact_to_serve(name: str) -> Path:
     """The artifact to serve: BERT-base with random weights if `name` is a precision, otherwise the folder `name`."""
-    return artifact("base", name) if name in ON_CPU else Path(name)
+    return artifact("base", name) if name in PRECISIONS else Path(name)
 
 
-def weights(config: dict[str, int], seed: int = SEED) -> Arrays:
+def weights(config: dict[str, int]) -> Arrays:
     """BERT's initialization, but with biases other than 0 and norms other than 1, so that a missing one shows."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
 
     def normal(*shape: int, mean: float = 0.0, deviation: float = 0.02) -> np.ndarray:

@@ -102,12 +102,6 @@ async def ask_once(port: int, request: bytes) -> Outcome:
         connection.close()
 
 
-async def startup_measurements(port: int) -> dict[str, float]:
-    """What the service measured at its start: token budget and tokens a second, from /info."""
-    found: dict[str, float] = orjson.loads((await ask_once(port, get("/info"))).body)["measured"]
-    return found
-
-
 async def metrics(port: int) -> dict[str, float]:
     text = (await ask_once(port, get("/metrics"))).body.decode()
     return {

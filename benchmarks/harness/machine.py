@@ -20,7 +20,7 @@ def machine() -> dict[str, Any]:
     """CPU model, cores, instruction sets that matter to matrix products, versions."""
     return {
         "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
-        "instructions": instructions(),
+        "instructions": [name for name in INSTRUCTIONS if name in _cpu_field("flags").split()],
         "cores": available_cores(),
         "load_at_start": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
@@ -28,11 +28,6 @@ def machine() -> dict[str, Any]:
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "date": time.strftime("%Y-%m-%d"),
     }
-
-
-def instructions() -> list[str]:
-    """The instruction sets of INSTRUCTIONS that the processor has."""
-    return [name for name in INSTRUCTIONS if name in _cpu_field("flags").split()]
 
 
 def write(name: str, result: Any, *, details: dict[str, Any] | None = None) -> None:
@@ -53,14 +48,9 @@ def update(name: str, result: dict[str, Any], *, details: dict[str, Any]) -> Non
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Aligned columns; numbers with three significant digits."""
     cells = [list(head)] + [[_format(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return "\n".join("  ".join(_align(row, widths)) for row in cells)
-
-
-def _align(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
+    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    lines = ([row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in cells)
+    return "\n".join(map("  ".join, lines))
 
 
 def _format(cell: Any) -> str:

@@ -1,12 +1,9 @@
-"""What is measured: mixes of lengths, in tokens per text with the special tokens, and sentence pairs.
+"""What is measured: mixes of lengths, in tokens per text with the special tokens.
 
-The lists and seeds of the mixes are fixed, so that runs can be compared.
+The lists and seeds are fixed, so that runs can be compared.
 """
 
-import csv
-import gzip
 import math
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +61,3 @@ def texts(
 
 def ids(random: np.random.Generator, length: int, vocabulary: int) -> NDArray[np.int32]:
     return random.integers(5, vocabulary, length, dtype=np.int32)
-
-
-def read_pairs(path: Path, split: str = "test") -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
-    """The sentence pairs of a split and their scores."""
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    lines = content.decode().splitlines()
-    rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if row["split"] == split]
-    return [(row["sentence1"], row["sentence2"]) for row in rows], np.array([float(row["score"]) for row in rows])

@@ -2,14 +2,12 @@
 
 First all vectors are compared (cosine to our fp32). Then, for each mix and number of connections, the servers take
 turns; a server is stopped while others have theirs. Medians of the rounds count; ratios are medians of each round's
-own. Environments are made under build/peers at the first run. With --seconds the command ends with status 75 when no
-further turns fit; the same command then goes on where it ended.
+own. Environments are made under build/peers at the first run.
 """
 
 import argparse
 import itertools
 import os
-import sys
 import time
 from asyncio import run
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,14 +15,12 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
-from benchmarks.engine.__main__ import UNFINISHED
-from benchmarks.engine.progress import Progress
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import artifact
 from benchmarks.harness.client import percentile
-from benchmarks.harness.machine import table, write
+from benchmarks.harness.machine import table, update
 from benchmarks.harness.streams import closed_loop
-from benchmarks.peers.environments import BUILD, model
+from benchmarks.peers.environments import model
 from benchmarks.peers.servers import PEERS, Running, start
 from benchmarks.server.__main__ import random_texts
 
@@ -37,64 +33,43 @@ Figures = Mapping[str, float]  # of one turn
 Cell = Mapping[str, Figures]  # contender -> figures
 
 
-def main() -> int:
+def main() -> None:
     arguments = parse_arguments()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
-    progress = Progress(arguments.output, arguments.rounds, arguments.turn, arguments.peer, folder=BUILD)
-    wanted = [
-        (f"{mix}, {connections} connections, round {number}", mix, connections)
-        for number, mix, connections in itertools.product(range(arguments.rounds), MIXES, REQUESTS)
-    ]
-    measure([one for one in wanted if one[0] not in progress.measured], progress, arguments)
-    if missing := [name for name, *_ in wanted if name not in progress.measured]:
-        print(f"unfinished, {len(missing)} of {len(wanted)} are left: run the command again")
-        return UNFINISHED
-    result: dict[str, dict[str, Any]] = {mix: {} for mix in MIXES}
-    for mix, connections in itertools.product(MIXES, REQUESTS):
-        rounds = [progress.measured[name] for name, *cell in wanted if cell == [mix, connections]]
-        result[mix][str(connections)] = summary(rounds)
-        print("\n" + report(f"{mix}, {connections} connections", result[mix][str(connections)]))
-    details = {name: getattr(arguments, name) for name in ("rounds", "turn", "cores")}
-    write(arguments.output, result, details=details | {"cosines": progress.measured["cosines"]})
-    progress.remove()
-    return 0
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", nargs="*", default=list(PEERS), help="beside ours")
-    parser.add_argument("--turn", type=float, default=2.0, help="seconds of each turn, at least")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="starts no turns that may not end in time")
-    parser.add_argument("--cores", type=int, default=2, help="that the servers and this client share")
-    parser.add_argument("--output", default="peers", help="name of the JSON file in benchmarks/results")
-    return parser.parse_args()
-
-
-def measure(missing: Sequence[tuple[str, str, int]], progress: Progress, arguments: argparse.Namespace) -> None:
-    """Measures the cells that are `missing`, the first and as many more as end in time."""
-    if not missing:
-        return
-    started = time.monotonic()
     ours, _ = (artifact("base", precision) for precision in ("fp32", "int8"))
     folder = model("base", ours / "cpu" / "tokenizer.json")
+    result: dict[str, dict[str, Any]] = {mix: {} for mix in MIXES if arguments.mix in mix}
     with ExitStack() as servers:
         running: dict[str, Running] = {}
         for name in dict.fromkeys([*OURS, *arguments.peer]):
             print(f"starting {name}", flush=True)
             running[name] = start(name, folder)
             servers.callback(running[name].end)
-        texts = random_texts(ours, COMPARED_LENGTHS, count=len(COMPARED_LENGTHS))
-        progress.add("cosines", agreement(running, texts), {}, 0.0)
-        for name, mix, connections in missing:
-            if name != missing[0][0] and time.monotonic() - started + progress.longest_seconds > arguments.seconds:
-                return
+        cosines = agreement(running, random_texts(ours, COMPARED_LENGTHS, count=len(COMPARED_LENGTHS)))
+        for mix, connections in itertools.product(result, arguments.connections):
             texts, began = random_texts(ours, mixes.MIXES[mix], count=512), time.monotonic()
-            cell = {peer: turn(server, texts, connections, arguments.turn) for peer, server in running.items()}
-            progress.add(name, cell, {}, time.monotonic() - began)
-            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+            rounds = [
+                {peer: turn(server, texts, connections, arguments.turn) for peer, server in running.items()}
+                for _ in range(arguments.rounds)
+            ]
+            result[mix][str(connections)] = summary(rounds)
+            title = f"{mix}, {connections} connections"
+            print(f"\n{report(title, result[mix][str(connections)])}\n{time.monotonic() - began:.0f} s", flush=True)
+    if arguments.output != "-":
+        details = {name: getattr(arguments, name) for name in ("rounds", "turn", "cores")}
+        update(arguments.output, result, details=details | {"cosines": cosines})
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", nargs="*", default=list(PEERS), help="beside ours")
+    parser.add_argument("--mix", default="", help="only the mixes whose name contains this; the JSON keeps the others")
+    parser.add_argument("--connections", type=int, nargs="+", choices=REQUESTS, default=list(REQUESTS))
+    parser.add_argument("--turn", type=float, default=2.0, help="seconds of each turn, at least")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--cores", type=int, default=2, help="that the servers and this client share")
+    parser.add_argument("--output", default="peers", help="name of the JSON file in benchmarks/results; - for none")
+    return parser.parse_args()
 
 
 def agreement(running: Mapping[str, Running], texts: Sequence[str]) -> dict[str, float]:
@@ -149,4 +124,4 @@ def report(title: str, figures: Mapping[str, Figures]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

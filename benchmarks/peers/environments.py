@@ -6,17 +6,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine.process import OFFLINE
 from benchmarks.harness import environments
 from benchmarks.harness.checkpoints import checkpoint
 
 BUILD = Path("build/peers").resolve()
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "DO_NOT_TRACK": "1",
-    "INFINITY_ANONYMOUS_USAGE_STATS": "0",
-    "HF_HOME": str(BUILD / "home"),
-}
+VARIABLES = OFFLINE | {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HOME": str(BUILD / "home")}
 MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 POOLING = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
 FUSED = "fused.graph"  # written by graphs.py

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.engine.contenders.convert import export_padded, write_fused
+from benchmarks.engine.convert import export_padded, write_fused
 
 
 def write_graphs(checkpoint: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python litserve_app.py GRAPH TOKENIZER PORT`: LitServe with the usual handler, a padded ONNX graph.
+"""`python litserve_app.py MODEL PORT`: LitServe with the usual handler, around the padded ONNX graph of MODEL.
 
 Runs in the environment of litserve.txt, so it imports nothing of this project.
 """
@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 
 class Embed(litserve.LitAPI):
     def setup(self, device: str) -> None:  # noqa: ARG002
-        self.session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+        self.session = ort.InferenceSession(f"{sys.argv[1]}/fused.graph", providers=["CPUExecutionProvider"])
         self.dtypes = {one.name: np.int32 if "int32" in one.type else np.int64 for one in self.session.get_inputs()}
-        self.tokenizer = Tokenizer.from_file(sys.argv[2])
+        self.tokenizer = Tokenizer.from_file(f"{sys.argv[1]}/tokenizer.json")
         self.tokenizer.enable_padding()
         self.tokenizer.enable_truncation(512)
 
@@ -48,4 +48,4 @@ class Embed(litserve.LitAPI):
 
 if __name__ == "__main__":
     server = litserve.LitServer(Embed(max_batch_size=8, batch_timeout=0.005), accelerator="cpu", timeout=False)
-    server.run(host="127.0.0.1", port=int(sys.argv[3]), log_level="warning", generate_client_file=False)
+    server.run(host="127.0.0.1", port=int(sys.argv[2]), log_level="warning", generate_client_file=False)

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from benchmarks.harness.checkpoints import BUILD
 from benchmarks.harness.client import ANSWER_SECONDS, ask_once, post
 from benchmarks.harness.process import free_port, memory_mib
-from benchmarks.peers.environments import FUSED, OFFLINE, programs
+from benchmarks.peers.environments import VARIABLES, programs
 
 HERE = Path(__file__).parent
+JSON = {"content-type": "application/json"}
 START_SECONDS, END_SECONDS = 180, 10
 SESSION, USER, SYSTEM = 3, 11, 12  # fields of /proc/PID/stat after the name
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -36,7 +37,7 @@ class Peer:
     command: Callable[[Path, int], Sequence[str]]  # model folder, port -> command line
     ask: Callable[[str], bytes]
     vector: Callable[[bytes], list[float]]
-    variables: Callable[[int], Mapping[str, str]] = field(default=lambda port: OFFLINE)
+    variables: Callable[[int], Mapping[str, str]] = field(default=lambda port: VARIABLES)
 
 
 def ours(precision: str) -> Peer:
@@ -53,45 +54,24 @@ def ours(precision: str) -> Peer:
 
 
 def infinity(*options: str) -> Peer:
-    program = (
-        "v2",
-        "--no-model-warmup",
-        "--served-model-name",
-        "model",
-        "--device",
-        "cpu",
-        "--log-level",
-        "error",
-        "--batch-size",
-        "8",
-    )
     return Peer(
         command=lambda model, port: [
-            f"{programs('infinity')}/infinity_emb",
-            *program,
-            "--model-id",
-            str(model),
-            "--port",
-            str(port),
-            *options,
+            *(f"{programs('infinity')}/infinity_emb", "v2", "--no-model-warmup", "--log-level", "error"),
+            *("--model-id", str(model), "--served-model-name", "model", "--port", str(port)),
+            *("--device", "cpu", "--batch-size", "8", *options),
         ],
-        ask=lambda text: post("/embeddings", {"model": "model", "input": text}, **{"content-type": "application/json"}),
+        ask=lambda text: post("/embeddings", {"model": "model", "input": text}, **JSON),
         vector=lambda body: orjson.loads(body)["data"][0]["embedding"],
     )
 
 
-def own_application(name: str, ask: str, *graph: str, **variables: str) -> Peer:
+def own_application(name: str, ask: str, **variables: str) -> Peer:
     """A small server that this package puts around a library: `NAME_app.py`."""
     return Peer(
-        command=lambda model, port: [
-            f"{programs(name)}/python",
-            f"{HERE}/{name}_app.py",
-            *([f"{model}/{file}" for file in graph] or [str(model)]),
-            str(port),
-        ],
-        ask=lambda text: post(ask, {"input": text}, **{"content-type": "application/json"}),
+        command=lambda model, port: [f"{programs(name)}/python", f"{HERE}/{name}_app.py", str(model), str(port)],
+        ask=lambda text: post(ask, {"input": text}, **JSON),
         vector=lambda body: orjson.loads(body)["embedding"],
-        variables=lambda port: OFFLINE | variables,
+        variables=lambda port: VARIABLES | variables,
     )
 
 
@@ -103,7 +83,7 @@ PEERS: dict[str, Peer] = {  # each as it is fastest at 32 connections, of the se
     "infinity onnx": infinity(
         "--engine", "optimum", "--pooling-method", "mean", "--dtype", "float32", "--onnx-do-not-prefer-quantized"
     ),
-    "litserve padded onnx": own_application("litserve", "/predict", FUSED, "tokenizer.json"),
+    "litserve padded onnx": own_application("litserve", "/predict"),
     "sentence-transformers": own_application("sentence_transformers", "/embed"),
     "candle": own_application("candle", "/embed", OMP_NUM_THREADS="1"),  # each of its threads computes another text
 }

@@ -16,18 +16,18 @@ import argparse
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import orjson
 from tokenizers import Tokenizer
 
 from benchmarks.engine.alone import EngineAlone
-from benchmarks.engine.ceiling import silence_warnings
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import artifact_to_serve
-from benchmarks.harness.client import Connection, percentile, post, startup_measurements
+from benchmarks.harness.checkpoints import ARTIFACT_HELP, artifact_to_serve
+from benchmarks.harness.client import Connection, ask_once, get, percentile, post
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Stream, closed_loop, cost, open_loop
@@ -47,69 +47,45 @@ REQUEST_FORMS: dict[str, BuildRequest] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "artifact", type=artifact_to_serve, help="a folder, or fp32 or int8: BERT-base with random weights"
-    )
-    parser.add_argument(
-        "--mix", default="", help="only the mixes whose name contains this; the JSON keeps what it has of the others"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("artifact", type=artifact_to_serve, help=ARTIFACT_HELP)
+    parser.add_argument("--mix", default="", help="only the mixes whose name contains this; the JSON keeps the others")
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--shares",
-        type=float,
-        nargs="*",
-        default=[0.3, 0.5, 0.7, 0.9],
-        help="offered load of the open loop, as shares of the peak",
-    )
+    shares = "offered load of the open loop, as shares of the peak"
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.3, 0.5, 0.7, 0.9], help=shares)
     parser.add_argument("--open-seconds", type=float, default=8.0, help="of each open loop")
     arguments = parser.parse_args()
-    silence_warnings()
     results = {}
     engine = EngineAlone(arguments.artifact, available_cores())
     with (
         ServiceProcess({"BERT_MODEL": str(arguments.artifact)}) as server,
         ServiceProcess({}, module="benchmarks.harness.null_server") as null,
     ):
-        found = asyncio.run(startup_measurements(server.port))
+        found = orjson.loads(asyncio.run(ask_once(server.port, get("/info"))).body)["measured"]
         print(f"loaded, {found['token_budget']} tokens a batch; measuring", flush=True)
         for name, lengths in mixes.MIXES.items():
             if arguments.mix in name and name.startswith(MIXES):
                 results[name] = MixBenchmark(arguments, engine, server, null.port, lengths).measure()
-    print(
-        "\n\n".join(
-            table(["mix", *rows[0][1]], [[name, *row.values()] for name, row in rows]) for rows in tables(results)
-        )
-    )
+    for part in ("texts_per_second", "ratios", "cost", "single", "open_loop"):
+        print_part({name: result[part] for name, result in results.items()})
     details = {key: getattr(arguments, key) for key in ("connections", "seconds", "rounds", "open_seconds")}
-    update(
-        f"server-{arguments.artifact.name}",
-        results,
-        details={"artifact": arguments.artifact.name, "measured": found} | details,
-    )
+    details |= {"artifact": arguments.artifact.name, "measured": found}
+    update(f"server-{arguments.artifact.name}", results, details=details)
 
 
 class MixBenchmark:
     """One mix of lengths: its contenders, which take turns, and the figures that follow from their rates."""
 
     def __init__(
-        self,
-        arguments: argparse.Namespace,
-        engine: EngineAlone,
-        server: ServiceProcess,
-        null: int,
-        lengths: Sequence[int],
+        self, options: argparse.Namespace, engine: EngineAlone, server: ServiceProcess, null: int, lengths: list[int]
     ) -> None:
-        self.options, self.engine, self.server, self.null = arguments, engine, server, null
-        self.texts = random_texts(arguments.artifact, lengths, count=512)
-        self.work = self.one_text_requests(
-            itertools.islice(itertools.cycle(lengths), max(len(lengths), 2 * arguments.connections))
-        )
-        self.requests = {form: [build(text) for text in self.texts] for form, build in REQUEST_FORMS.items()}
+        self.options, self.engine, self.server, self.null = options, engine, server, null
+        texts = random_texts(options.artifact, lengths, count=512)
+        of_engine = itertools.islice(itertools.cycle(lengths), max(len(lengths), 2 * options.connections))
+        self.work = self.one_text_requests(of_engine)
+        self.requests = {form: [build(text) for text in texts] for form, build in REQUEST_FORMS.items()}
         self.streams = {form: itertools.cycle(requests) for form, requests in self.requests.items()}
 
     def measure(self) -> dict[str, Any]:
@@ -118,11 +94,8 @@ class MixBenchmark:
             self.closed(self.server.port, form, 0.5)  # warms up
         rounds = [self.round() for _ in range(self.options.rounds)]
         rates = {name: median(one[name] for one in rounds) for name in rounds[0]}
-        ratios = {
-            f"{form} / engine": median(one[form] / one["engine"] for one in rounds)
-            for form in REQUEST_FORMS
-            if form != "fill-mask"
-        }
+        forms = [form for form in REQUEST_FORMS if form != "fill-mask"]
+        ratios = {f"{form} / engine": median(one[form] / one["engine"] for one in rounds) for form in forms}
         ratios["fill-mask cost / embed"] = median(one["json"] / one["fill-mask"] for one in rounds)
         return {
             "texts_per_second": rates | {"null": self.closed(self.null, "json", 1.0).rate},
@@ -140,10 +113,8 @@ class MixBenchmark:
 
     def one_text_requests(self, lengths: Iterable[int]) -> list[list[Tokens]]:
         """A request of one text for each length."""
-        return [
-            [one]
-            for one in mixes.texts(list(lengths), vocabulary=self.engine.runner.artifact.manifest.sizes["vocabulary"])
-        ]
+        vocabulary = self.engine.runner.artifact.manifest.sizes["vocabulary"]
+        return [[tokens] for tokens in mixes.texts(list(lengths), vocabulary=vocabulary)]
 
     def engine_rate(self, seconds: float) -> float:
         spent, done = 0.0, 0
@@ -171,10 +142,8 @@ class MixBenchmark:
 
     def single(self, *, times: int = 60) -> dict[str, float]:
         """Milliseconds of one text at a time, server and engine in turns; the first turns warm up."""
-        alone, request = (
-            self.one_text_requests([SINGLE]),
-            REQUEST_FORMS["json"](random_texts(self.options.artifact, [SINGLE], count=1)[0]),
-        )
+        alone = self.one_text_requests([SINGLE])
+        request = REQUEST_FORMS["json"](random_texts(self.options.artifact, [SINGLE], count=1)[0])
         connection, over_http, in_engine = Connection(self.server.port), [], []
         with asyncio.Runner() as loop:
             for _ in range(times):
@@ -197,14 +166,11 @@ class MixBenchmark:
         } | waits
 
 
-def tables(results: dict[str, Any]) -> list[list[tuple[str, dict[str, float]]]]:
-    """The rows of each printed table, by mix."""
-    found = [
-        [(name, result[part]) for name, result in results.items()]
-        for part in ("texts_per_second", "ratios", "cost", "single")
-    ]
-    waits = [(name, row) for name, result in results.items() for row in result["open_loop"]]
-    return [*found, waits] if waits else found
+def print_part(by_mix: Mapping[str, Any]) -> None:
+    """Prints a table with a row for each mix, or for each stream of a mix."""
+    rows = [(mix, row) for mix, found in by_mix.items() for row in (found if isinstance(found, list) else [found])]
+    if rows:
+        print("\n" + table(["mix", *rows[0][1]], [[mix, *row.values()] for mix, row in rows]))
 
 
 def random_texts(artifact: Path, lengths: Sequence[int], *, count: int) -> list[str]:

@@ -4,11 +4,12 @@ workers are."""
 import asyncio
 import itertools
 import time
-from collections.abc import Coroutine, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import Any
 
 from benchmarks.harness.streams import Stream, closed_loop, open_loop
 
@@ -23,16 +24,15 @@ class ClientProcesses:
     count: int
 
     def closed_loop(self, port: int, requests: Sequence[bytes], *, connections: int, seconds: float) -> Stream:
-        share, begin = max(1, connections // self.count), time.monotonic() + START_SECONDS
-        return _join(
-            [self.pool.submit(_closed, port, requests, share, seconds, begin, number) for number in range(self.count)]
-        )
+        return self._run(port, requests, connections=max(1, connections // self.count), seconds=seconds)
 
     def open_loop(self, port: int, requests: Sequence[bytes], *, rate: float, seconds: float) -> Stream:
-        share, begin = rate / self.count, time.monotonic() + START_SECONDS
-        return _join(
-            [self.pool.submit(_poisson, port, requests, share, seconds, begin, number) for number in range(self.count)]
-        )
+        return self._run(port, requests, rate=rate / self.count, seconds=seconds)
+
+    def _run(self, port: int, requests: Sequence[bytes], **load: Any) -> Stream:
+        begin = time.monotonic() + START_SECONDS
+        parts = [self.pool.submit(_send, number, begin, port, requests, load) for number in range(self.count)]
+        return Stream().join(part.result() for part in parts)
 
 
 @contextmanager
@@ -43,21 +43,8 @@ def client_processes(count: int) -> Iterator[ClientProcesses]:
         yield ClientProcesses(pool, count)
 
 
-def _join(parts: Sequence["Future[Stream]"]) -> Stream:
-    return Stream().join(part.result() for part in parts)
-
-
-def _closed(
-    port: int, requests: Sequence[bytes], connections: int, seconds: float, begin: float, number: int
-) -> Stream:
-    own = itertools.islice(itertools.cycle(requests), number, None)
-    return asyncio.run(_start_at(begin, closed_loop(port, own, connections=connections, seconds=seconds)))
-
-
-def _poisson(port: int, requests: Sequence[bytes], rate: float, seconds: float, begin: float, number: int) -> Stream:
-    return asyncio.run(_start_at(begin, open_loop(port, requests, rate=rate, seconds=seconds, seed=number)))
-
-
-async def _start_at(moment: float, stream: Coroutine[None, None, Stream]) -> Stream:
-    await asyncio.sleep(moment - time.monotonic())
-    return await stream
+def _send(number: int, begin: float, port: int, requests: Sequence[bytes], load: dict[str, Any]) -> Stream:
+    time.sleep(begin - time.monotonic())
+    if "rate" in load:
+        return asyncio.run(open_loop(port, requests, **load, seed=number))
+    return asyncio.run(closed_loop(port, itertools.islice(itertools.cycle(requests), number, None), **load))

@@ -21,7 +21,7 @@ from typing import Any
 import mlperf_loadgen as loadgen
 
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import artifact_to_serve
+from benchmarks.harness.checkpoints import ARTIFACT_HELP, artifact_to_serve
 from benchmarks.harness.client import ANSWER_SECONDS, Pool
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
@@ -38,14 +38,8 @@ WAITS = {"p50 ms": "50.00", "p90 ms": "90.00", "p99 ms": "99.00", "p99.9 ms": "9
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.server.loadgen",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "artifact", type=artifact_to_serve, help="a folder, or fp32 or int8: BERT-base with random weights"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("artifact", type=artifact_to_serve, help=ARTIFACT_HELP)
     parser.add_argument("--mix", default="STS-B", help="only the mixes whose name contains this")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scenario, at least")
     parser.add_argument("--share", type=float, default=0.7, help="of the Offline rate, offered in the Server scenario")
@@ -57,18 +51,10 @@ def main() -> None:
                 requests = [REQUEST_FORMS["npy"](text) for text in random_texts(arguments.artifact, lengths, count=512)]
                 results[name] = measure_mix(server.port, requests, seconds=arguments.seconds, share=arguments.share)
     for kind in SUMMARY:
-        print(
-            "\n"
-            + table(
-                [kind, *next(iter(results.values()))[kind]],
-                [[name, *result[kind].values()] for name, result in results.items()],
-            )
-        )
-    update(
-        f"loadgen-{arguments.artifact.name}",
-        results,
-        details={"artifact": arguments.artifact.name, "seconds": arguments.seconds},
-    )
+        rows = [[name, *result[kind].values()] for name, result in results.items()]
+        print("\n" + table([kind, *next(iter(results.values()))[kind]], rows))
+    details = {"artifact": arguments.artifact.name, "seconds": arguments.seconds}
+    update(f"loadgen-{arguments.artifact.name}", results, details=details)
 
 
 def measure_mix(port: int, requests: Sequence[bytes], *, seconds: float, share: float) -> dict[str, Any]:
@@ -151,9 +137,8 @@ def summary(kind: str, text: str) -> dict[str, Any]:
     """Rates, waits in ms and the verdict on the target latency, from LoadGen's lines of `name : value`."""
     lines = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
     waits = {ours: float(lines[f"{theirs} percentile latency (ns)"]) / 1e6 for ours, theirs in WAITS.items()}
-    return (
-        {ours: float(lines[theirs]) for ours, theirs in SUMMARY[kind].items()} | waits | {"result": lines["Result is"]}
-    )
+    rates = {ours: float(lines[theirs]) for ours, theirs in SUMMARY[kind].items()}
+    return rates | waits | {"result": lines["Result is"]}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import artifact_to_serve
+from benchmarks.harness.checkpoints import ARTIFACT_HELP, artifact_to_serve
 from benchmarks.harness.client import Connection, get, post
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
@@ -39,9 +39,8 @@ FULL = {  # settings of a service whose queue can be kept full
     "BERT_RUN_TIMEOUT_SECONDS": "3600",
     "BERT_DRAIN_SECONDS": "0",
 }
-NEVER_ANSWERED = 4  # requests of the greatest length, which the null model never answers
+NEVER_ANSWERED = 4  # requests of the greatest length, which the null model never answers: more than the queue holds
 WAITING = 200  # shortest requests behind them: more than the queue holds, so that no further request fits
-FILLING_SECONDS = 0.5
 SIZING_SECONDS = 10.0
 
 
@@ -83,9 +82,7 @@ def main() -> None:
         fill_queue(full.port, arguments.artifact, texts, loop),
     ):
         contenders = [
-            Contender(
-                name, row, connections, full if row.full else service, floor, [row.build(text) for text in texts], loop
-            )
+            Contender(name, connections, full if row.full else service, floor, texts, loop)
             for name, row in ROWS.items()
             if arguments.row in name
             for connections in arguments.connections
@@ -93,27 +90,20 @@ def main() -> None:
         _warm_up, *rounds = [
             [contender.measure_turn(arguments.seconds) for contender in contenders] for _ in range(arguments.rounds + 1)
         ]
-    results = medians(contenders, rounds)
-    rows = [
-        [name, connections, *figures.values()]
-        for name, found in results.items()
-        for connections, figures in found.items()
-    ]
-    print(table(["us a request", "connections", *next(iter(rounds[0]))], rows))
+    results: dict[str, dict[str, dict[str, float]]] = {}  # row -> connections -> column -> median of the rounds
+    for contender, *turns in zip(contenders, *rounds, strict=True):
+        medians = {column: median(turn[column] for turn in turns) for column in turns[0]}
+        results.setdefault(contender.name, {})[str(contender.connections)] = medians
+    rows = [[name, count, *one.values()] for name, found in results.items() for count, one in found.items()]
+    print(table(["us a request", "connections", *rounds[0][0]], rows))
     if arguments.output != "-":
         details = {key: getattr(arguments, key) for key in ("seconds", "rounds")}
         update(arguments.output, {arguments.artifact.name: results}, details=details)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.server.overhead",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "artifact", type=artifact_to_serve, help="a folder, or fp32 or int8: BERT-base with random weights"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("artifact", type=artifact_to_serve, help=ARTIFACT_HELP)
     parser.add_argument("--row", default="", help="only the rows whose name contains this")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--seconds", type=float, default=0.4, help="of each turn")
@@ -122,29 +112,18 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def medians(
-    contenders: Sequence["Contender"], rounds: Sequence[Sequence[Mapping[str, float]]]
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Row -> connections -> column -> median of the rounds."""
-    results: dict[str, dict[str, dict[str, float]]] = {}
-    for number, contender in enumerate(contenders):
-        turns = [one[number] for one in rounds]
-        results.setdefault(contender.name, {})[str(contender.connections)] = {
-            column: median(turn[column] for turn in turns) for column in turns[0]
-        }
-    return results
-
-
 @contextmanager
 def fill_queue(port: int, artifact: Path, texts: Sequence[str], loop: asyncio.Runner) -> Iterator[None]:
     """Keeps the queue of the service at `port` full with requests that are never answered."""
     longest = random_texts(artifact, [open_artifact(artifact).manifest.max_tokens], count=1)[0]
-    shortest = min(texts, key=lambda text: text.count(" "))
+    shortest = min(texts, key=len)
     sent: list[asyncio.Task[object]] = []
 
     async def fill(text: str, times: int) -> None:
-        sent.extend(asyncio.create_task(Connection(port).ask(REQUEST_FORMS["json"](text))) for _ in range(times))
-        await asyncio.sleep(FILLING_SECONDS)
+        request = REQUEST_FORMS["json"](text)
+        asked = [asyncio.create_task(Connection(port).ask(request)) for _ in range(times)]
+        sent.extend(asked)
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)  # until one is refused
 
     loop.run(fill(longest, NEVER_ANSWERED))
     loop.run(fill(shortest, WAITING))
@@ -159,15 +138,15 @@ class Contender:
     def __init__(
         self,
         name: str,
-        row: Row,
         connections: int,
         service: ServiceProcess,
         floor: ServiceProcess,
-        requests: Sequence[bytes],
+        texts: Sequence[str],
         loop: asyncio.Runner,
     ) -> None:
-        self.name, self.row, self.connections, self.loop = name, row, connections, loop
+        self.name, self.row, self.connections, self.loop = name, ROWS[name], connections, loop
         self.service, self.floor = service, floor
+        requests = [self.row.build(text) for text in texts]
         self.requests = itertools.cycle(requests)
         self.bare = itertools.cycle(loop.run(asyncio.wait_for(same_size(service.port, requests), SIZING_SECONDS)))
 
@@ -191,16 +170,15 @@ class Contender:
         self, server: ServiceProcess, requests: Iterator[bytes], seconds: float, status: int
     ) -> Mapping[str, float]:
         def run() -> Stream:
-            return self.loop.run(
-                closed_loop(server.port, requests, connections=self.connections, seconds=seconds)
-            ).must_be(status)
+            stream = closed_loop(server.port, requests, connections=self.connections, seconds=seconds)
+            return self.loop.run(stream).must_be(status)
 
         stream, found = cost(server.process.pid, run)
         return found | {"rate": stream.asked / stream.seconds}
 
 
 async def same_size(port: int, requests: Sequence[bytes]) -> list[bytes]:
-    """The same requests to a path that `null.py` answers with as many bytes as the service answers to each."""
+    """The same requests to a path that `null_server.py` answers with as many bytes as the service answers to each."""
     connection, bare = Connection(port), []
     for request in requests:
         size = len((await connection.ask(request)).body)

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import artifact_to_serve
+from benchmarks.harness.checkpoints import ARTIFACT_HELP, artifact_to_serve
 from benchmarks.harness.client import post
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
@@ -39,7 +39,7 @@ OTHER = "other"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("artifact", type=artifact_to_serve, help="a folder, or fp32 or int8: BERT-base, random weights")
+    parser.add_argument("artifact", type=artifact_to_serve, help=ARTIFACT_HELP)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--checkout", type=Path, default=Path(__file__).parents[2], help="of the service to profile")

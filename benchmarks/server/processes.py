@@ -2,15 +2,17 @@
 
 A closed loop over loopback: each connection of each client process sends one short text after another. The model is the
 tiny one of the tests, so that the model is not what is measured, or that of `--model`. Load and service share this
-machine's cores: where these are the limit, the processor time of a request says more than the rate.
+machine's cores: if these are the limit, the processor time of a request says more than the rate.
 """
 
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness.client import percentile, post
 from benchmarks.harness.machine import table, write
@@ -26,6 +28,16 @@ LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is measured: each number of workers with each number of texts in a request."""
+
+    workers: Sequence[int]
+    texts: Sequence[int]
+    connections: int
+    seconds: float  # of each measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     workers: int
     texts: int  # in a request
@@ -38,11 +50,7 @@ class Finding:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.server.processes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
@@ -50,52 +58,63 @@ def main() -> None:
     parser.add_argument("--texts", type=int, nargs="+", default=[1, 32], help="in a request")
     parser.add_argument("--clients", type=int, default=1, help="client processes")
     parser.add_argument("--output", default="processes", help="name of the JSON file in benchmarks/results; - for none")
-    arguments = parser.parse_args()
-    findings = []
-    with tempfile.TemporaryDirectory() as folder, client_processes(arguments.clients) as clients:
-        artifact = arguments.model
+    asked = parser.parse_args()
+    load = Load(workers=asked.workers, texts=asked.texts, connections=asked.connections, seconds=asked.seconds)
+    with tempfile.TemporaryDirectory() as folder, client_processes(asked.clients) as clients:
+        artifact = asked.model
         if artifact is None:
             export(GOLDEN, artifact := Path(folder) / "artifact", precision="fp32")
-        for workers in arguments.workers:
-            settings = {
-                "BERT_MODEL": str(artifact.resolve()),
-                "BERT_CACHE": str(Path(folder) / "cache"),
-                "BERT_WORKERS": str(workers),
-            }
-            with ServiceProcess(settings) as service:
-                for texts in arguments.texts:
-                    requests = [post("/embed", {"inputs": ["the cat sat on the mat"] * texts})]
-                    load = Load(
-                        requests=requests, texts=texts, connections=arguments.connections, seconds=arguments.seconds
-                    )
-                    findings.append(measure(service, workers, load, clients))
-                    print(findings[-1], flush=True)
-    rows = [list(asdict(finding).values()) for finding in findings]
-    print(table(list(Finding.__dataclass_fields__), [[f"{value:.4g}" for value in row] for row in rows]))
-    if arguments.output != "-":
-        write(arguments.output, [asdict(finding) for finding in findings])
+        settings = {"BERT_MODEL": str(artifact.resolve()), "BERT_CACHE": str(Path(folder) / "cache")}
+        findings = measure_workers(settings, load, build_requests, clients)
+    print(as_table(findings))
+    if asked.output != "-":
+        write(asked.output, findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    requests: Sequence[bytes]
-    texts: int  # in each of them
-    connections: int
-    seconds: float
+def build_requests(texts: int) -> list[bytes]:
+    return [post("/embed", {"inputs": ["the cat sat on the mat"] * texts})]
 
 
-def measure(service: ServiceProcess, workers: int, load: Load, clients: ClientProcesses) -> Finding:
+def measure_workers(
+    settings: Mapping[str, str], load: Load, build: Callable[[int], list[bytes]], clients: ClientProcesses
+) -> list[dict[str, Any]]:
+    """A Finding for each number of workers and of texts; `build` makes requests of so many texts."""
+    findings = []
+    for workers in load.workers:
+        with running(settings, workers) as service:
+            for texts in load.texts:
+                findings.append(asdict(measure(service, workers, texts, build(texts), load, clients)))
+                print(findings[-1], flush=True)
+    return findings
+
+
+def as_table(findings: Sequence[Mapping[str, Any]]) -> str:
+    return table(list(findings[0]), [list(finding.values()) for finding in findings])
+
+
+@contextmanager
+def running(settings: Mapping[str, str], workers: int) -> Iterator[ServiceProcess]:
+    """A service that is ready; raises RuntimeError with its output if it ends before that."""
+    with ServiceProcess({**settings, "BERT_WORKERS": str(workers)}) as service:
+        if service.process.poll() is not None:
+            raise RuntimeError(f"the service ended with exit code {service.process.returncode}: {service.output()}")
+        yield service
+
+
+def measure(
+    service: ServiceProcess, workers: int, texts: int, requests: Sequence[bytes], load: Load, clients: ClientProcesses
+) -> Finding:
     main = service.process.pid
     serving = serving_workers(service, workers) if workers > 1 else [main]
-    clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=WARM_UP_SECONDS)
+    clients.closed_loop(service.port, requests, connections=load.connections, seconds=WARM_UP_SECONDS)
     before = {pid: Cpu.of(pid) for pid in {main, *serving}}
-    stream = clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=load.seconds)
+    stream = clients.closed_loop(service.port, requests, connections=load.connections, seconds=load.seconds)
     used = {pid: Cpu.of(pid).since(before[pid]).process for pid in before}
     by_workers = [used[pid] for pid in serving]
     p50, p99 = (percentile(stream.answered, share) for share in (0.5, 0.99))
     return Finding(
         workers=workers,
-        texts=load.texts,
+        texts=texts,
         connections=load.connections,
         requests_per_second=stream.rate,
         p50_ms=p50,

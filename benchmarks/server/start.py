@@ -23,11 +23,8 @@ from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess, memory_mib
 from packbert.model_export.export import export
 
-SOURCES = {
-    "fp32": ("base", "fp32"),
-    "int8": ("base", "int8"),
-    "bundled": ("", "fp32"),
-}  # size of a random checkpoint, precision
+# size of a random checkpoint, precision
+SOURCES = {"fp32": ("base", "fp32"), "int8": ("base", "int8"), "bundled": ("", "fp32")}
 REQUESTS = [
     ("/embed", {"inputs": [word * n for n in (3, 20, 60) for word in ("paris ", "cat ")] * 2}),
     ("/fill-mask", {"inputs": "paris is [MASK]"}),
@@ -45,18 +42,9 @@ class Measurements:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.server.start",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "models",
-        nargs="*",
-        choices=[*SOURCES, []],
-        metavar="MODEL",
-        help=f"of {', '.join(SOURCES)}; all when none is named",
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    named = f"of {', '.join(SOURCES)}; all when none is named"
+    parser.add_argument("models", nargs="*", choices=[*SOURCES, []], metavar="MODEL", help=named)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", default="start", help="name of the JSON file in benchmarks/results; - for none")
     arguments = parser.parse_args()
@@ -70,15 +58,9 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for name, artifact in artifacts.items():
                 measure(artifact, found[name])
-    medians = {
-        name: {what: round(median(getattr(one, what)), 2) for what in Measurements.__dataclass_fields__}
-        for name, one in found.items()
-    }
-    print(
-        table(
-            ["artifact", *Measurements.__dataclass_fields__], [[name, *one.values()] for name, one in medians.items()]
-        )
-    )
+    columns = list(Measurements.__dataclass_fields__)
+    medians = {name: {what: round(median(getattr(one, what)), 2) for what in columns} for name, one in found.items()}
+    print(table(["artifact", *columns], [[name, *one.values()] for name, one in medians.items()]))
     if arguments.output != "-":
         update(arguments.output, medians, details={"rounds": arguments.rounds, "memory": "MiB"})
 

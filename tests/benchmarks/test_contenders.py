@@ -9,31 +9,28 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from benchmarks.engine.contenders.arrangement import PLAIN, Arranged, Arrangement, Run, Tuned, candidates
-from benchmarks.engine.contenders.engines.onnx_runtime import OnnxRuntime
-from benchmarks.engine.contenders.padding import CLS, INPUTS, MEAN, Ids, Vectors, pad, pooled
-from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
-from benchmarks.engine.contenders.ragged import write_vectors_only
-from benchmarks.engine.contenders.table import CONTENDERS
+from benchmarks.engine.contenders import CONTENDERS, Arranged, Arrangement
+from benchmarks.engine.engines import CLS, INPUTS, Ids, Vectors, open_onnx_runtime, pad, tokens_of
+from benchmarks.engine.prepare import write_cls_only
+from benchmarks.engine.process import ContenderError, ContenderProcess
 from benchmarks.harness import mixes
-from packbert.model_export.artifact.batch import Tokens, pack
+from packbert.model_export.artifact.batch import pack
 from packbert.model_export.graph.builder import GraphBuilder
 from packbert.model_export.lazy_weight import LazyWeight
 
 LENGTHS = [7, 60, 3, 12, 12, 31, 5, 60]
-SECONDS = {Arrangement(1, 128): 3.0, Arrangement(2, 128): 1.0}
+PLAIN = Arrangement()
 WORKER = """
-import numpy as np
-from benchmarks.engine.contenders.arrangement import Tuned
-from benchmarks.engine.contenders.worker import serve
+import sys
+from multiprocessing.connection import Connection
+from benchmarks.engine.worker import serve
 
 class Fake:
-    def tune(self, texts, known): print("noise"); return Tuned(2.0, f"{len(texts)} texts", known)
-    def seconds(self, texts): return float(texts[0][0])
-    def vectors(self, texts): return np.array([[len(ids)] for ids in texts], np.float32)
+    def choices(self, texts): print("noise"); return {"slow": 2.0, f"{len(texts)} texts": 1.0}
+    def seconds(self, texts, choice): return choice * texts[0][0]
 
 def opened(): FAIL; return Fake()
-serve(opened)
+serve(Connection(int(sys.argv[1])), opened)
 """
 
 
@@ -64,48 +61,28 @@ def test_one_batch_keeps_the_order_of_the_texts() -> None:
 
 @pytest.mark.parametrize("arrangement", [PLAIN, Arrangement(1, 64), Arrangement(2, 24), Arrangement(2, 1000)])
 def test_the_vectors_come_in_the_order_of_the_texts(arrangement: Arrangement) -> None:
-    opened: list[int] = []
-
-    def open_engine(streams: int) -> Run:
-        opened.append(streams)
-        return first_ids
-
-    arranged = Arranged(open_engine, 2, plain=False)
-    arranged.arrangement = arrangement
+    arranged = Arranged({1: first_ids, 2: first_ids}, 2, plain=False)
     texts = texts_of(LENGTHS)
-    assert np.array_equal(arranged.vectors(texts), first_ids(texts))
-    assert opened == [arrangement.streams]
+    assert np.array_equal(arranged.vectors(texts, arrangement), first_ids(texts))
 
 
-def test_an_arrangement_that_gives_the_same_batches_is_tried_once() -> None:
-    assert list(candidates([512, 512, 512], 2)) == [
-        Arrangement(1, 128),
-        Arrangement(2, 128),
-    ]
-    assert list(candidates([16], 2)) == [Arrangement(1, 128)]
+@pytest.mark.parametrize(
+    ("lengths", "plain", "tried"),
+    [
+        ([512, 512, 512], False, [Arrangement(1, 128), Arrangement(2, 128)]),
+        ([16], False, [Arrangement(1, 128)]),
+        ([512, 512, 512], True, [PLAIN]),
+    ],
+)
+def test_an_arrangement_that_gives_the_same_batches_is_tried_once(
+    lengths: list[int], plain: bool, tried: list[Arrangement]
+) -> None:
+    arranged = Arranged({1: first_ids, 2: first_ids}, 2, plain=plain)
+    assert arranged.choices(texts_of(lengths)) == {str(one): one for one in tried}
 
 
-class WithClock(Arranged):
-    """Takes as many seconds as a table says."""
-
-    def seconds(self, texts: Sequence[Ids]) -> float:
-        return SECONDS.get(self.arrangement, 2.0) * bool(texts)
-
-
-def test_the_fastest_arrangement_is_taken_unless_the_contender_runs_one_batch() -> None:
-    texts = texts_of(LENGTHS * 4)
-    arranged = WithClock(lambda streams: first_ids, 2, plain=False)
-    assert arranged.tune(texts) == Tuned(1.0, str(Arrangement(2, 128)), (2, 128))
-    assert arranged.tune(texts, (1, 512)) == Tuned(2.0, str(Arrangement(1, 512)), (1, 512))
-    assert WithClock(lambda streams: first_ids, 2, plain=True).tune(texts).shown == "one batch"
-
-
-def test_pooling_leaves_out_the_padding() -> None:
-    texts = texts_of([2, 3])
-    hidden = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    assert pooled(hidden, texts, CLS).tolist() == [[0, 1], [6, 7]]
-    assert pooled(hidden, texts, MEAN).tolist() == [[1, 2], [8, 9]]
-    assert pad(texts)["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
+def test_the_mask_leaves_out_the_padding() -> None:
+    assert pad(texts_of([2, 3]))["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
 
 
 @pytest.fixture(scope="module")
@@ -124,30 +101,24 @@ def padded_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("pooling", [CLS, MEAN])
-def test_sorted_batches_in_streams_answer_as_one_batch(padded_graph: Path, pooling: str) -> None:
-    arranged = Arranged(lambda streams: OnnxRuntime(padded_graph, 2, streams, pooling, {}), 2, plain=False)
-    texts = texts_of(LENGTHS)
-    one_batch = arranged.vectors(texts)
-    arranged.arrangement = Arrangement(2, 64)
-    np.testing.assert_allclose(arranged.vectors(texts), one_batch, rtol=0, atol=1e-6)
+def test_sorted_batches_in_streams_answer_as_one_batch(padded_graph: Path) -> None:
+    runs = {streams: open_onnx_runtime(padded_graph, 2, streams, {}) for streams in (1, 2)}
+    arranged, texts = Arranged(runs, 2, plain=False), texts_of(LENGTHS)
+    found = arranged.vectors(texts, Arrangement(2, 64))
+    np.testing.assert_allclose(found, arranged.vectors(texts, PLAIN), rtol=0, atol=1e-6)
 
 
 def test_our_graph_without_its_other_heads_gives_the_same_vectors(bert_artifact: Path, tmp_path: Path) -> None:
-    folder = bert_artifact / "cpu"
-    sequences = [Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({CLS, MEAN})) for ids in texts_of([9, 4])]
+    folder, feeds = bert_artifact / "cpu", pack(tokens_of(texts_of([9, 4]))).feeds
     shutil.copy(folder / "model.onnx.data", tmp_path)
-    write_vectors_only(folder / "model.onnx", tmp_path / "vectors.onnx")
-    sessions = [
+    write_cls_only(folder / "model.onnx", tmp_path / "vectors.onnx")
+    whole, cut = (
         ort.InferenceSession(path, providers=["CPUExecutionProvider"])
         for path in (folder / "model.onnx", tmp_path / "vectors.onnx")
-    ]
-    whole, cut = (
-        session.run([CLS, MEAN], {i.name: pack(sequences).feeds[i.name] for i in session.get_inputs()})
-        for session in sessions
     )
-    assert [output.name for output in sessions[1].get_outputs()] == [CLS, MEAN]
-    assert all(np.array_equal(a, b) for a, b in zip(whole, cut, strict=True))
+    vectors = [session.run([CLS], {i.name: feeds[i.name] for i in session.get_inputs()})[0] for session in (whole, cut)]
+    assert [output.name for output in cut.get_outputs()] == [CLS]
+    assert np.array_equal(*vectors)
 
 
 @pytest.fixture
@@ -159,10 +130,9 @@ def worker() -> Iterator[ContenderProcess]:
 
 def test_a_process_answers_whatever_its_library_prints(worker: ContenderProcess) -> None:
     worker.wait_until_ready()
-    texts = texts_of(LENGTHS)
-    assert worker.tune(texts).shown == f"{len(texts)} texts"
-    assert worker.seconds(texts) == float(texts[0][0])
-    assert worker.vectors(texts)[:, 0].tolist() == LENGTHS
+    ids = [one.tolist() for one in texts_of(LENGTHS)]
+    assert worker.tune(ids) == (ids[0][0], f"{len(ids)} texts")  # the fastest of its choices
+    assert worker.seconds() == ids[0][0]
 
 
 @pytest.mark.parametrize(

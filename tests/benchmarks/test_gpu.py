@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.__main__ import measure_parts
-from benchmarks.gpu.card import IDLE, query_card
+from benchmarks.gpu.engine import IDLE, query_card
 from benchmarks.gpu.plan import PLANS
 from tests.paths import ROOT
 
@@ -64,7 +64,6 @@ def test_a_size_that_fails_does_not_stop_the_next_one(
         return SimpleNamespace(returncode=codes[started[-1]])
 
     monkeypatch.setattr(gpu, "artifact", lambda *_: None)
-    monkeypatch.setattr(gpu, "measure_parts", lambda *_: [])  # those of all sizes
     monkeypatch.setattr("subprocess.run", run)
     assert gpu.measure_all(replace(PLANS["cpu"], sizes=("tiny", "base"))) == 1
     assert started == ["tiny", "base"]

@@ -16,8 +16,8 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.harness.hub import REPOSITORY, FakeHub
 from benchmarks.harness.process import free_port
+from tests.hub import REPOSITORY, FakeHub
 from tests.paths import GOLDEN, ROOT
 from tests.service.polling import until
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.harness.checkpoints import REST, TINY, weights
+from benchmarks.harness.checkpoints import REST, SIZES, weights
 from packbert.model_export.artifact.batch import LAST, Row, Tokens
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.model_export.export import export
@@ -158,7 +158,7 @@ def test_a_classifiers_answer_does_not_depend_on_its_batch(output: str, precisio
 
 def test_long_texts_keep_their_bits_with_few_heads_and_channels(tmp_path: Path) -> None:
     """With few channels the products add up larger blocks, or are divided among threads by channel."""
-    config = TINY | {"hidden_size": 128, "intermediate_size": 256}
+    config = SIZES["tiny"] | {"hidden_size": 128, "intermediate_size": 256}
     positions = np.random.default_rng(9).normal(0, 0.02, (1024, 128)).astype(np.float32)
     save_file(
         weights(config) | {"bert.embeddings.position_embeddings.weight": positions}, tmp_path / "model.safetensors"

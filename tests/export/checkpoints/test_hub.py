@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
 from packbert.model_export.artifact.manifest import Manifest
+from tests.hub import COMMIT, REPOSITORY, FakeHub
 from tests.paths import GOLDEN
 
 MODULES = GOLDEN / "sentence-transformers" / "dense"

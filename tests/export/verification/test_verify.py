@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.harness.poison import overwrite
 from packbert.model_export.artifact.batch import Tokens
 from packbert.model_export.artifact.manifest import PACKED_ROWS
 from packbert.model_export.errors import ExportError
@@ -14,6 +13,7 @@ from packbert.model_export.verification.reference import random_sequences
 from packbert.model_export.verification.verify import Expected, verify
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.runner import ModelRunner
+from tests.poison import overwrite
 
 
 def own_outputs(artifact: Path) -> Expected:

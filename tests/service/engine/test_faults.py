@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.harness.poison import poison_word
 from benchmarks.harness.process import ServiceProcess
+from tests.poison import poison_word
 from tests.service.polling import until
 from tests.service.test_metrics import values_of
 from tests.serving import running

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.harness.poison import poison_word
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine import calibration
@@ -23,6 +22,7 @@ from packbert.service.engine.runner import ModelRunner, is_out_of_memory
 from packbert.service.engine.session import Arrays, Session
 from packbert.service.errors import DeviceError, InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
+from tests.poison import poison_word
 from tests.service.engine.runners import PER_CORE, open_runner
 
 

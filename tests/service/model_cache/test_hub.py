@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
 from packbert.model_export.artifact.manifest import TOKENIZER, Manifest
 from packbert.service.model_cache import Cache, ModelError
 from packbert.service.prepare import prepare_artifact
+from tests.hub import COMMIT, REPOSITORY, FakeHub
 from tests.paths import GOLDEN
 from tests.service.model_cache.helpers import wanted
 from tests.serving import fail_to_serve, running

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.engine.contenders.convert CHECKPOINT FOLDER`: the contenders' models of one checkpoint.
+"""`python -m benchmarks.engine.convert CHECKPOINT FOLDER`: the contenders' models of one checkpoint.
 
-Runs in the contenders' environment. FOLDER already holds `ragged`, our fp32 artifact, and `calibration.json`, a list of
-token id lists. What is there already is kept.
+Runs in the contenders' environment. FOLDER already holds RAGGED, our fp32 graph with one output, and
+`calibration.json`, a list of token id lists. What is there already is kept.
 """
 
 import json
@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_model
 from transformers import AutoModel
 
-from benchmarks.engine.contenders.padding import INPUTS, pad
-from benchmarks.engine.contenders.ragged import write_vectors_only
+from benchmarks.engine.contenders import RAGGED
+from benchmarks.engine.engines import INPUTS, pad
 
 HIDDEN = "last_hidden_state"
 PADDED, FUSED, FUSED_INT8 = "padded.onnx", "fused.onnx", "fused-int8.onnx"
 CTRANSLATE2, STATIC_INT8, WEIGHTS_INT8 = "ctranslate2", "static-int8/model.xml", "weights-int8/model.xml"
 PADDED_WEIGHTS_INT8 = "padded-weights-int8/model.xml"
-RAGGED, VECTORS = "ragged/cpu/model.onnx", "ragged/cpu/vectors.onnx"  # our graph; the same with two of its outputs
 CHECKPOINT = "checkpoint"
 
 
@@ -38,22 +37,12 @@ def convert(checkpoint: Path, folder: Path) -> None:
     steps: dict[str, Callable[[Path], object]] = {
         PADDED: lambda path: export_padded(checkpoint, path),
         FUSED: lambda path: write_fused(folder / PADDED, path, config),
-        FUSED_INT8: lambda path: quantize_dynamic(
-            folder / FUSED,
-            path,
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-            extra_options={
-                "DefaultTensorType": onnx.TensorProto.FLOAT
-            },  # of fused operators, whose types onnx cannot infer
-        ),
+        FUSED_INT8: lambda path: write_fused_int8(folder / FUSED, path),
         CTRANSLATE2: lambda path: write_ctranslate2(checkpoint, path),
-        WEIGHTS_INT8: lambda path: write_weights_int8(folder / VECTORS, path),
+        WEIGHTS_INT8: lambda path: write_weights_int8(folder / RAGGED, path),
         PADDED_WEIGHTS_INT8: lambda path: write_weights_int8(folder / PADDED, path),
         STATIC_INT8: lambda path: write_static_int8(folder, path),
     }
-    if not (folder / VECTORS).is_file():
-        write_vectors_only(folder / RAGGED, folder / VECTORS)
     for name, write in steps.items():
         if not (folder / name).exists():
             print(f"{folder.name}: {name}", flush=True)
@@ -128,6 +117,11 @@ def write_fused(padded: Path, path: Path, config: dict[str, int]) -> None:
     graph.save_model_to_file(str(path), use_external_data_format=False)
 
 
+def write_fused_int8(fused: Path, path: Path) -> None:
+    types = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # of fused operators, whose types onnx cannot infer
+    quantize_dynamic(fused, path, per_channel=True, weight_type=QuantType.QInt8, extra_options=types)
+
+
 def write_ctranslate2(checkpoint: Path, path: Path) -> None:
     """CTranslate2's model in fp32; int8 is what it is loaded as.
 
@@ -162,16 +156,11 @@ def write_static_int8(folder: Path, path: Path) -> None:
 
     texts = [np.array(ids, np.int32) for ids in json.loads((folder / "calibration.json").read_text())]
     read = openvino.Core().read_model(folder / PADDED)
-    dataset = nncf.Dataset(list(_single(texts)))
+    dataset = nncf.Dataset([pad([ids]) for ids in texts])
     quantized = nncf.quantize(
         read, dataset, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(texts), fast_bias_correction=True
     )
     openvino.save_model(quantized, path, compress_to_fp16=False)
-
-
-def _single(texts: list[Any]) -> Iterator[dict[str, Any]]:
-    for ids in texts:
-        yield pad([ids])
 
 
 if __name__ == "__main__":
