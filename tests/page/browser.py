@@ -31,7 +31,7 @@ class View:
         return chinese if self.language == "zh" else english
 
 
-VIEWS = [View("en", 1280, "light"), View("en", 390, "dark"), View("zh", 1280, "dark"), View("zh", 390, "light")]
+VIEWS = [View("en", 390, "dark"), View("zh", 1280, "light")]  # other tests see English on a desk
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import transformers
-from checkpoints import SIZES, Checkpoint
+from checkpoints import SIZES, Checkpoint, masked
 from files import GOLDEN, emptied, report, write_json
 from make import loaded, randomized
 from make_tokens import tokens, vectors
@@ -22,7 +22,8 @@ TOKENS = 40  # of a sequence
 STRIDE = 5
 OWN = ("[E1]", "[/E1]", "<ent>")
 SMALL = SIZES | {"num_hidden_layers": 1, "max_position_embeddings": TOKENS}
-AFTER_PAD = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "max_position_embeddings": TOKENS + 2}
+AFTER_PAD = SMALL | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
+AFTER_PAD |= {"max_position_embeddings": TOKENS + 2}
 LONG = "[E1] the cat [/E1] sat on the mat <ent> and the dog walked to the river. " * 6
 OWN_TEXTS = [
     ("[E1] my dog [/E1] is hairy", None),
@@ -50,21 +51,9 @@ def writer(write: Callable[[Path], int]) -> Callable[[Path], int]:
 
 
 CHECKPOINTS = {
-    "bert": Checkpoint(
-        kind="BertForMaskedLM", config=SMALL | {"type_vocab_size": 2}, write_tokenizer=writer(word_piece)
-    ),
-    "roberta": Checkpoint(
-        kind="RobertaForMaskedLM",
-        config=SMALL | {"type_vocab_size": 1} | AFTER_PAD,
-        write_tokenizer=writer(byte_pairs),
-        segments=1,
-    ),
-    "xlm-roberta": Checkpoint(
-        kind="XLMRobertaForMaskedLM",
-        config=SMALL | {"type_vocab_size": 1} | AFTER_PAD,
-        write_tokenizer=writer(XLM_ROBERTA),
-        segments=1,
-    ),
+    "bert": masked("Bert", SMALL | {"type_vocab_size": 2}, writer(word_piece), segments=2),
+    "roberta": masked("Roberta", AFTER_PAD, writer(byte_pairs), segments=1),
+    "xlm-roberta": masked("XLMRoberta", AFTER_PAD, writer(XLM_ROBERTA), segments=1),
 }
 
 
@@ -94,7 +83,7 @@ def answer(folder: Path, tokenizer: Any, pair: tuple[str, str | None]) -> dict[s
     return found
 
 
-def masked(folder: Path, kind: str, tokenizer: Any, text: str) -> dict[str, Any]:
+def filled(folder: Path, kind: str, tokenizer: Any, text: str) -> dict[str, Any]:
     pipeline = transformers.pipeline(
         "fill-mask", loaded(getattr(transformers, kind), folder), tokenizer=tokenizer, top_k=3
     )
@@ -110,8 +99,8 @@ def make(name: str, checkpoint: Checkpoint) -> None:
     content = {
         "own": [answer(folder, tokenizer, pair) for pair in OWN_TEXTS],
         "all": [answer(folder, tokenizer, pair) for pair in all_texts(tokenizer)],
-        "masked_own": masked(folder, checkpoint.kind, tokenizer, f"[E1] the {mask} [/E1] sat on the mat"),
-        "masked_all": masked(folder, checkpoint.kind, tokenizer, f"the cat {sep} [E1] my {mask} [/E1]"),
+        "masked_own": filled(folder, checkpoint.kind, tokenizer, f"[E1] the {mask} [/E1] sat on the mat"),
+        "masked_all": filled(folder, checkpoint.kind, tokenizer, f"the cat {sep} [E1] my {mask} [/E1]"),
     }
     write_json(folder / "answers.json", content)
     report(folder)

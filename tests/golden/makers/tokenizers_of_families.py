@@ -46,37 +46,28 @@ def _word_piece_of_mpnet(folder: Path) -> int:
     return len(pieces)
 
 
+def trained_byte_pairs(special: list[str]) -> tokenizers.ByteLevelBPETokenizer:
+    trained = tokenizers.ByteLevelBPETokenizer()
+    texts = [*CORPUS, *(f" {word}" for word in WORDS.split())]
+    trained.train_from_iterator(texts, vocab_size=290, min_frequency=1, special_tokens=special)
+    return trained
+
+
 def byte_pairs(folder: Path) -> int:
     """vocab.json and merges.txt; `<mask>` includes the space to its left, as in the published RoBERTa."""
-    trained = tokenizers.ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    trained.train_from_iterator(
-        [*CORPUS, *(f" {word}" for word in WORDS.split())], vocab_size=290, min_frequency=1, special_tokens=special
-    )
-    trained.save_model(str(folder))
+    trained_byte_pairs(["<s>", "<pad>", "</s>", "<unk>"]).save_model(str(folder))
     vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
     vocabulary["<mask>"] = len(vocabulary)
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), "utf-8")
-    mask = {
-        "__type": "AddedToken",
-        "content": "<mask>",
-        "lstrip": True,
-        "normalized": False,
-        "rstrip": False,
-        "single_word": False,
-        "special": True,
-    }
-    settings(folder, mask_token=mask)
+    flags = {"lstrip": True, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    settings(folder, mask_token={"__type": "AddedToken", "content": "<mask>"} | flags)
     return len(vocabulary)
 
 
 def byte_pairs_of_modernbert(folder: Path) -> int:
     """tokenizer.json of a byte-level BPE with BERT's special tokens, as the published ModernBERT."""
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
-    trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator(
-        [*CORPUS, *(f" {word}" for word in WORDS.split())], vocab_size=290, min_frequency=1, special_tokens=special
-    )
+    trained = trained_byte_pairs(special)
     trained.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
