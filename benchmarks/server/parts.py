@@ -29,7 +29,7 @@ PARTS = {  # by a pattern of the function and its file, the innermost first
     "JSON of the response": r"json_bytes",
     "validation": r"http/(body|validation)\.py|pydantic",
     "metrics": r"service/observability/|prometheus_client/|_count_answer",
-    "admission, queue, batches": r"service/scheduling/|service/backend\.py",
+    "admission, queue, batches": r"service/scheduling/",
     "the task": r"service/tasks/",
     "endpoint: headers, body, times": r"service/http/(endpoint|headers|responses|app)\.py",
     "HTTP: parsing, scope, task": r"service/http/(connection|exchange)\.py",
