@@ -350,8 +350,7 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self.limits.tasks.discard)
 
     def _refuse_full(self) -> Rejected:
-        limit = f"this server takes {self.limits.most} connections"
-        return self._refuse(503, f"{limit}: retry later")
+        return self._refuse(503, f"this server takes {self.limits.most} connections: retry later")
 
     def _reject(self, rejected: Rejected) -> None:
         """Closes; before, it responds without the application, after the responses to earlier requests."""
