@@ -64,9 +64,9 @@ def own_candidates(text: Tokens, row: Row | None) -> Row:
 
 def equal(one: Row | None, other: Row | None) -> bool:
     """Both are finite and have the same bits."""
-    return (
-        bool(one and other) and set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
-    )
+    if not one or not other:
+        return False
+    return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def check(folder: Path, texts: list[Tokens]) -> None:
