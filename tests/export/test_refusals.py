@@ -231,6 +231,7 @@ def test_a_damaged_checkpoint_is_refused_and_no_files_are_left(what: str, tmp_pa
     assert said.count("\n") == 1
     assert sentence in said
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
+    assert main([str(tmp_path / "checkpoint")], "describe") == 2
 
 
 @pytest.mark.parametrize("held", ["notes.txt", "cpu"])

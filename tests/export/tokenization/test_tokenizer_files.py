@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
+from packbert.model_export.artifact.manifest import checkpoint_files
 from packbert.model_export.artifact.special_tokens import describe_own, own_special_tokens
 from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
@@ -27,6 +28,57 @@ SETTINGS: list[dict[str, bool]] = [
     {"do_lower_case": False},
     {"strip_accents": False},
     {"tokenize_chinese_chars": False},
+]
+ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it states about [E9], whose id is the next
+    "added_tokens.json": lambda number: {"[E9]": number},
+    "tokenizer_config.json": lambda number: {"added_tokens_decoder": {str(number): {"content": "[E9]"}}},
+    "tokenizer_config.json of today": lambda _: {"extra_special_tokens": ["[E9]"]},
+    "special_tokens_map.json": lambda _: {"additional_special_tokens": [{"content": "[E9]", "lstrip": False}]},
+}
+Refused = tuple[tuple[str, ...], str, Sequence[Mapping[str, object]], str]
+REFUSED: list[Refused] = [  # checkpoints, file, its settings, sentence
+    (
+        ("bert", "bert-labels", "roberta"),
+        CONFIGURED,
+        [{"added_tokens_decoder": {"500": ADDED}}],
+        r"adds the token <ent> with the id 500, but the next id is \d+: it needs a tokenizer\.json with this token",
+    ),
+    (("bert", "bert-labels", "roberta"), "added_tokens.json", [{"<ent>": 500}], "adds the token <ent> with the id 500"),
+    *(
+        (
+            ("bert",),
+            file,
+            [{"tokenizer_class": "HerbertTokenizer"}],
+            r"has a HerbertTokenizer, which cannot .* vocab\.txt",
+        )
+        for file in (CONFIGURED, "config.json")  # it has other files than a BertTokenizer
+    ),
+    (  # the class that transformers takes for a RoFormer whose files name none; a tokenizer.json cannot hold it
+        ("roformer", "roformer-labels"),
+        CONFIGURED,
+        [{"tokenizer_class": one} for one in (None, "RoFormerTokenizer", "RoFormerTokenizerFast")],
+        "has a RoFormerTokenizer, which finds Chinese words by jieba, not served here: choose a model of characters",
+    ),
+    (
+        ("bert", "bert-labels"),
+        CONFIGURED,
+        [{"tokenizer_class": "BertJapaneseTokenizer"}],
+        "has a BertJapaneseTokenizer, which .*, not served here: .*set tokenizer_class to PreTrainedTokenizerFast",
+    ),
+    (
+        ("bert", "bert-labels"),
+        CONFIGURED,
+        [{"tokenizer_class": "BertweetTokenizer", "normalization": True}],
+        "has a BertweetTokenizer, which .*, not served here: .*set normalization to false",
+    ),
+    (("bert",), CONFIGURED, [{"model_max_length": "512"}, {"model_max_length": 1}], "model_max_length"),
+    *((("bert",), CONFIGURED, [{key: value}], key) for key, value in INVALID.items()),
+    (
+        ("bert",),
+        "sentence_bert_config.json",
+        [{"max_seq_length": 2}, {"max_seq_length": "9"}],
+        r"max_seq_length or model_max_length is (2|'9'); it must be a number from 3 on",
+    ),
 ]
 
 
@@ -86,21 +138,15 @@ def test_a_sentencepiece_model_without_a_tokenizer_json_is_refused_with_a_soluti
         read_tokenizer(tmp_path / "checkpoint", {}, FAMILIES["albert"], size=10**6, positions=144)
 
 
-ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it states about [E9], whose id is the next
-    "added_tokens.json": lambda number: {"[E9]": number},
-    "tokenizer_config.json": lambda number: {"added_tokens_decoder": {str(number): {"content": "[E9]"}}},
-    "tokenizer_config.json of today": lambda _: {"extra_special_tokens": ["[E9]"]},
-    "special_tokens_map.json": lambda _: {"additional_special_tokens": [{"content": "[E9]", "lstrip": False}]},
-}
-
-
 @pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta", "roberta-labels"])
 @pytest.mark.parametrize("file", ADDING)
 def test_a_token_that_a_file_adds_takes_the_next_id(name: str, file: str, tmp_path: Path) -> None:
     usual = read(tmp_path, name).tokenizer
     following = usual.get_vocab_size()
     stated = ADDING[file](following)
-    edit(tmp_path / file.removesuffix(" of today"), **stated)
+    path = tmp_path / file.removesuffix(" of today")
+    edit(path, **stated)
+    assert path in checkpoint_files(tmp_path)  # what is downloaded of the hub
     tokenizer = read_as_it_is(tmp_path, size=following + 1).tokenizer
     assert tokenizer.encode("a [E9] b").ids.count(following) == 1
     assert tokenizer.get_added_tokens_decoder()[following].special == ("special" in str(stated))
@@ -176,53 +222,6 @@ def test_max_len_is_the_old_name_of_model_max_length(settings: dict[str, int], m
 def test_a_truncation_side_that_is_not_the_default_is_reported(tmp_path: Path) -> None:
     assert "truncation_side" not in read(tmp_path / "right", "bert", truncation_side="right").assumed
     assert read(tmp_path / "left", "bert", truncation_side="left").assumed["truncation_side"].startswith("right, ")
-
-
-Refused = tuple[tuple[str, ...], str, Sequence[Mapping[str, object]], str]
-REFUSED: list[Refused] = [  # checkpoints, file, its settings, sentence
-    (
-        ("bert", "bert-labels", "roberta"),
-        CONFIGURED,
-        [{"added_tokens_decoder": {"500": ADDED}}],
-        r"adds the token <ent> with the id 500, but the next id is \d+: it needs a tokenizer\.json with this token",
-    ),
-    (("bert", "bert-labels", "roberta"), "added_tokens.json", [{"<ent>": 500}], "adds the token <ent> with the id 500"),
-    *(
-        (
-            ("bert",),
-            file,
-            [{"tokenizer_class": "HerbertTokenizer"}],
-            r"has a HerbertTokenizer, which cannot .* vocab\.txt",
-        )
-        for file in (CONFIGURED, "config.json")  # it has other files than a BertTokenizer
-    ),
-    (  # the class that transformers takes for a RoFormer whose files name none; a tokenizer.json cannot hold it
-        ("roformer", "roformer-labels"),
-        CONFIGURED,
-        [{"tokenizer_class": one} for one in (None, "RoFormerTokenizer", "RoFormerTokenizerFast")],
-        "has a RoFormerTokenizer, which finds Chinese words by jieba, not served here: choose a model of characters",
-    ),
-    (
-        ("bert", "bert-labels"),
-        CONFIGURED,
-        [{"tokenizer_class": "BertJapaneseTokenizer"}],
-        "has a BertJapaneseTokenizer, which .*, not served here: .*set tokenizer_class to PreTrainedTokenizerFast",
-    ),
-    (
-        ("bert", "bert-labels"),
-        CONFIGURED,
-        [{"tokenizer_class": "BertweetTokenizer", "normalization": True}],
-        "has a BertweetTokenizer, which .*, not served here: .*set normalization to false",
-    ),
-    (("bert",), CONFIGURED, [{"model_max_length": "512"}, {"model_max_length": 1}], "model_max_length"),
-    *((("bert",), CONFIGURED, [{key: value}], key) for key, value in INVALID.items()),
-    (
-        ("bert",),
-        "sentence_bert_config.json",
-        [{"max_seq_length": 2}, {"max_seq_length": "9"}],
-        r"max_seq_length or model_max_length is (2|'9'); it must be a number from 3 on",
-    ),
-]
 
 
 @pytest.mark.parametrize(
