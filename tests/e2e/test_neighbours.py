@@ -36,6 +36,13 @@ OUTPUTS = [
     LAYERS,
     frozenset({"layer_cls", "layer_mean", "cls"}),
 ]
+HIDDEN = json.loads((SAMPLE / "config.json").read_text("utf-8"))["hidden_size"]
+HEADS = {  # output -> the class, its weights, their number of rows
+    "labels": ("BertForSequenceClassification", "classifier", 9),
+    "tags": ("BertForTokenClassification", "classifier", 9),
+    "spans": ("BertForQuestionAnswering", "qa_outputs", 2),
+    "choices": ("BertForMultipleChoice", "classifier", 1),
+}
 
 
 def sequences(vocabulary: int, longest: int) -> list[Tokens]:
@@ -64,9 +71,9 @@ def own_candidates(text: Tokens, row: Row | None) -> Row:
 
 def equal(one: Row | None, other: Row | None) -> bool:
     """Both are finite and have the same bits."""
-    return (
-        bool(one and other) and set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
-    )
+    if not one or not other:
+        return False
+    return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def check(folder: Path, texts: list[Tokens]) -> None:
@@ -119,15 +126,6 @@ def test_a_sentence_vector_does_not_depend_on_its_batch(
     folder, manifest = (artifact := exported(f"sentence-transformers/{name}", precision)).root, artifact.manifest
     outputs = [frozenset(one.split()) for one in asked]
     check(folder, simple(manifest.sizes["vocabulary"], manifest.max_tokens, outputs, prompts=True))
-
-
-HIDDEN = json.loads((SAMPLE / "config.json").read_text("utf-8"))["hidden_size"]
-HEADS = {  # output -> the class, its weights, their number of rows
-    "labels": ("BertForSequenceClassification", "classifier", 9),
-    "tags": ("BertForTokenClassification", "classifier", 9),
-    "spans": ("BertForQuestionAnswering", "qa_outputs", 2),
-    "choices": ("BertForMultipleChoice", "classifier", 1),
-}
 
 
 def classifier(folder: Path, output: str) -> Path:

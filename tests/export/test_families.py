@@ -97,8 +97,8 @@ def test_hidden_states_of_every_token_equal_transformers_and_of_all_lengths_the_
     sizes = reference.architecture
     ids = [random.integers(10, sizes.vocabulary, n, dtype=np.int32) for n in (*LENGTHS, sizes.positions)]
     asked = [{"ids": one, "types": np.zeros_like(one)} for one in ids]
-    for got, want in zip(hidden_states(exported(name), asked), reference.hidden_states(ids), strict=True):
-        assert np.abs(got - want).max() <= FP32_TOLERANCE, len(got)
+    for got, exact in zip(hidden_states(exported(name), asked), reference.hidden_states(ids), strict=True):
+        assert np.abs(got - exact).max() <= FP32_TOLERANCE, len(got)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,6 +37,10 @@ def weights(change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) ->
     return lambda folder: save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS)
 
 
+def both(one: Damage, other: Damage) -> Damage:
+    return lambda folder: (one(folder), other(folder))
+
+
 def without(file: str) -> Damage:
     return lambda folder: (folder / file).unlink()
 
@@ -102,7 +106,7 @@ def indexed(weight_map: object) -> Damage:
 
 NO_MAP = "its weight_map must give the file of each weight"
 NOT_REGULAR = "config.json cannot be read: it is not a regular file"
-DAMAGES = {
+DAMAGES: dict[str, tuple[Damage, str]] = {
     "an unread weight": (
         weights(lambda w: w | {"span_outputs.weight": w[POOLER]}),
         "weights that are not supported: span_outputs.weight",
@@ -131,8 +135,7 @@ DAMAGES = {
     "a damaged config": (written("config.json", "{"), "config.json cannot be read"),
     "another family": (config(model_type="convbert"), "model_type 'convbert'; supported are albert, bert, camembert"),
     "no family": (
-        weights(lambda w: {n.removeprefix("bert."): a for n, a in w.items()}),
-        config(model_type=None),
+        both(weights(lambda w: {n.removeprefix("bert."): a for n, a in w.items()}), config(model_type=None)),
         "model_type None",
     ),
     "another activation": (config(hidden_act="mish"), "hidden_act to 'mish'"),
@@ -155,7 +158,7 @@ DAMAGES = {
         indexed({"a": "model-1.safetensors"}),
         "model-1.safetensors is missing: the download is not complete",
     ),
-    "an index of nothing": (written(f"{WEIGHTS}.index.json", "{}"), without(WEIGHTS), NO_MAP),
+    "an index of nothing": (both(written(f"{WEIGHTS}.index.json", "{}"), without(WEIGHTS)), NO_MAP),
     "an index of numbers": (indexed({"a": 1}), NO_MAP),
     "an index that leaves its folder": (
         indexed({"a": "model-1.safetensors", "b": "../checkpoint/model-2.safetensors"}),
@@ -219,16 +222,16 @@ DAMAGES = {
 
 @pytest.mark.parametrize("what", sorted(DAMAGES))
 def test_a_damaged_checkpoint_is_refused_and_no_files_are_left(what: str, tmp_path: Path, exported: Command) -> None:
-    *damages, sentence = DAMAGES[what]
+    damage, sentence = DAMAGES[what]
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    for damage in damages:
-        damage(tmp_path / "checkpoint")
+    damage(tmp_path / "checkpoint")
     code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
     assert code == 2
     assert said.startswith("packbert export: ")
     assert said.count("\n") == 1
     assert sentence in said
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
+    assert main([str(tmp_path / "checkpoint")], "describe") == 2
 
 
 @pytest.mark.parametrize("held", ["notes.txt", "cpu"])

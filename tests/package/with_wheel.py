@@ -91,7 +91,7 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
         settings = {"BERT_MODEL": str(artifact), "BERT_WORKERS": workers}
         with ServiceProcess(settings) as process:
             output = tmp_path / f"client-{workers}.jsonl"
-            words = ["client", "embed", source, "-o", output, "--url", process.url]
+            words: list[str | Path] = ["client", "embed", source, "-o", output, "--url", process.url]
             run([installed.commands / "packbert", *words], installed.foreign, {})
             found = as_vectors([json.loads(line) for line in output.read_text("utf-8").splitlines()])
             assert np.array_equal(found, expected)

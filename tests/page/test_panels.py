@@ -23,6 +23,22 @@ Kinds = Callable[[str], httpx.Client]
 LEAST_WEIGHT = 0.02  # of a line
 TWO_POINTS = re.compile(r"^\S+ \S+$")
 in_both_languages = pytest.mark.parametrize("view", VIEWS, ids=str)
+RANKED: dict[str, tuple[str, dict[str, str], str, dict[str, Any]]] = {  # panel -> kind, what is typed, route, request
+    "choose": (
+        "bert-choices",
+        {"prompt": "the cat", "lines": "a dog\nthe mat\nit rains"},
+        "/choose",
+        {"prompt": "the cat", "choices": ["a dog", "the mat", "it rains"]},
+    ),
+    "zero_shot": (
+        "entailment",
+        {"text": "the cat sat on the mat", "labels": "animals, weather"},
+        "/predict",
+        {"inputs": "the cat sat on the mat", "candidate_labels": ["animals", "weather"]},
+    ),
+}
+KINDS = ["bundled", "classifier", "tagger", "entailment", "bert-choices", "bert-spans"]
+KINDS += ["cross_encoder", "stanford", "bge-m3"]
 
 
 @pytest.fixture(scope="module")
@@ -379,22 +395,6 @@ def test_an_answer_is_marked_in_its_text(opened: Open, view: View, kinds: Kinds)
     shown.assert_accessible()
 
 
-RANKED: dict[str, tuple[str, dict[str, str], str, dict[str, Any]]] = {  # panel -> kind, what is typed, route, request
-    "choose": (
-        "bert-choices",
-        {"prompt": "the cat", "lines": "a dog\nthe mat\nit rains"},
-        "/choose",
-        {"prompt": "the cat", "choices": ["a dog", "the mat", "it rains"]},
-    ),
-    "zero_shot": (
-        "entailment",
-        {"text": "the cat sat on the mat", "labels": "animals, weather"},
-        "/predict",
-        {"inputs": "the cat sat on the mat", "candidate_labels": ["animals", "weather"]},
-    ),
-}
-
-
 @in_both_languages
 @pytest.mark.parametrize("panel", RANKED)
 def test_choices_and_labels_of_ones_own_are_ranked(opened: Open, view: View, panel: str, kinds: Kinds) -> None:
@@ -425,10 +425,6 @@ def test_texts_are_reranked(opened: Open, kind: str, kinds: Kinds) -> None:
         [...found.scoreList('rerank.result', [['a', 3], ['b', -1], ['c', -5]], false).querySelectorAll('.bar > span')]
             .map((one) => Number(one.style.getPropertyValue('--share'))))"""
     assert shown.page.evaluate(shares) == [1, 0.5, 0]  # logits: the lowest has the shortest bar
-
-
-KINDS = ["bundled", "classifier", "tagger", "entailment", "bert-choices", "bert-spans"]
-KINDS += ["cross_encoder", "stanford", "bge-m3"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

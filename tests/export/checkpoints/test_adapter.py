@@ -39,7 +39,11 @@ REFUSED: dict[str, tuple[dict[str, Any], Callable[[Arrays], Arrays], str]] = {  
     ),
     "other arrays": ({}, lambda one: {f"{n}x": a for n, a in one.items()}, "holds bert.encoder.layer.0"),
     "a missing layer": ({}, lambda one: {n.replace(".0.", ".9."): a for n, a in one.items()}, "base does not have"),
-    "another shape": ({}, lambda one: {n: a[:, :2] for n, a in one.items()}, "has the shape [32, 32]"),
+    "another shape": (
+        {},
+        lambda one: {n: a[:, : 2 if "_A" in n else 4] for n, a in one.items()},
+        "has the shape [32, 32]",
+    ),
 }
 
 

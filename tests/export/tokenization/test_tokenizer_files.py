@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import normalizers
 
+from packbert.model_export.artifact.manifest import checkpoint_files
 from packbert.model_export.artifact.special_tokens import describe_own, own_special_tokens
 from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
@@ -18,12 +19,66 @@ from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from tests.export.goldens import edit
 from tests.paths import GOLDEN
 
+CONFIGURED = "tokenizer_config.json"
+HERBERT = r"has a HerbertTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json"
+INVALID = {"max_len": "512", "do_lower_case": "false", "cls_token": 3}
 TEXT = "The CAT, café 北京"
 ADDED = {"content": "<ent>", "special": False}
 SETTINGS: list[dict[str, bool]] = [
     {"do_lower_case": False},
     {"strip_accents": False},
     {"tokenize_chinese_chars": False},
+]
+ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it states about [E9], whose id is the next
+    "added_tokens.json": lambda number: {"[E9]": number},
+    "tokenizer_config.json": lambda number: {"added_tokens_decoder": {str(number): {"content": "[E9]"}}},
+    "tokenizer_config.json of today": lambda _: {"extra_special_tokens": ["[E9]"]},
+    "special_tokens_map.json": lambda _: {"additional_special_tokens": [{"content": "[E9]", "lstrip": False}]},
+}
+Refused = tuple[tuple[str, ...], str, Sequence[Mapping[str, object]], str]
+REFUSED: list[Refused] = [  # checkpoints, file, its settings, sentence
+    (
+        ("bert", "bert-labels", "roberta"),
+        CONFIGURED,
+        [{"added_tokens_decoder": {"500": ADDED}}],
+        r"adds the token <ent> with the id 500, but the next id is \d+: it needs a tokenizer\.json with this token",
+    ),
+    (("bert", "bert-labels", "roberta"), "added_tokens.json", [{"<ent>": 500}], "adds the token <ent> with the id 500"),
+    *(
+        (
+            ("bert",),
+            file,
+            [{"tokenizer_class": "HerbertTokenizer"}],
+            r"has a HerbertTokenizer, which cannot .* vocab\.txt",
+        )
+        for file in (CONFIGURED, "config.json")  # it has other files than a BertTokenizer
+    ),
+    (  # the class that transformers takes for a RoFormer whose files name none; a tokenizer.json cannot hold it
+        ("roformer", "roformer-labels"),
+        CONFIGURED,
+        [{"tokenizer_class": one} for one in (None, "RoFormerTokenizer", "RoFormerTokenizerFast")],
+        "has a RoFormerTokenizer, which finds Chinese words by jieba, not served here: choose a model of characters",
+    ),
+    (
+        ("bert", "bert-labels"),
+        CONFIGURED,
+        [{"tokenizer_class": "BertJapaneseTokenizer"}],
+        "has a BertJapaneseTokenizer, which .*, not served here: .*set tokenizer_class to PreTrainedTokenizerFast",
+    ),
+    (
+        ("bert", "bert-labels"),
+        CONFIGURED,
+        [{"tokenizer_class": "BertweetTokenizer", "normalization": True}],
+        "has a BertweetTokenizer, which .*, not served here: .*set normalization to false",
+    ),
+    (("bert",), CONFIGURED, [{"model_max_length": "512"}, {"model_max_length": 1}], "model_max_length"),
+    *((("bert",), CONFIGURED, [{key: value}], key) for key, value in INVALID.items()),
+    (
+        ("bert",),
+        "sentence_bert_config.json",
+        [{"max_seq_length": 2}, {"max_seq_length": "9"}],
+        r"max_seq_length or model_max_length is (2|'9'); it must be a number from 3 on",
+    ),
 ]
 
 
@@ -36,7 +91,9 @@ def read(folder: Path, name: str, **settings: object) -> TokenizerFiles:
 
 def read_as_it_is(folder: Path, *, size: int = 10**6) -> TokenizerFiles:
     config: Mapping[str, Any] = read_json(folder / "config.json")
-    return read_tokenizer(folder, {CONFIG: config}, FAMILIES[config["model_type"]], size=size, positions=144)
+    encoder = folder / "sentence_bert_config.json"
+    files = {CONFIG: config} | ({ENCODER_CONFIG: read_json(encoder)} if encoder.exists() else {})
+    return read_tokenizer(folder, files, FAMILIES[config["model_type"]], size=size, positions=144)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
@@ -81,40 +138,21 @@ def test_a_sentencepiece_model_without_a_tokenizer_json_is_refused_with_a_soluti
         read_tokenizer(tmp_path / "checkpoint", {}, FAMILIES["albert"], size=10**6, positions=144)
 
 
-ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it states about [E9], whose id is the next
-    "added_tokens.json": lambda number: {"[E9]": number},
-    "tokenizer_config.json": lambda number: {"added_tokens_decoder": {str(number): {"content": "[E9]"}}},
-    "tokenizer_config.json of today": lambda _: {"extra_special_tokens": ["[E9]"]},
-    "special_tokens_map.json": lambda _: {"additional_special_tokens": [{"content": "[E9]", "lstrip": False}]},
-}
-
-
 @pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta", "roberta-labels"])
 @pytest.mark.parametrize("file", ADDING)
 def test_a_token_that_a_file_adds_takes_the_next_id(name: str, file: str, tmp_path: Path) -> None:
     usual = read(tmp_path, name).tokenizer
     following = usual.get_vocab_size()
     stated = ADDING[file](following)
-    edit(tmp_path / file.removesuffix(" of today"), **stated)
+    path = tmp_path / file.removesuffix(" of today")
+    edit(path, **stated)
+    assert path in checkpoint_files(tmp_path)  # what is downloaded of the hub
     tokenizer = read_as_it_is(tmp_path, size=following + 1).tokenizer
     assert tokenizer.encode("a [E9] b").ids.count(following) == 1
     assert tokenizer.get_added_tokens_decoder()[following].special == ("special" in str(stated))
     without = read_as_it_is(tmp_path, size=following)
     assert without.assumed["added tokens"] == "without 1 that have no word embedding, such as [E9]"
     assert without.tokenizer.encode("a [E9] b").ids == usual.encode("a [E9] b").ids
-
-
-@pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta"])
-def test_an_added_token_whose_stated_id_is_not_next_is_refused(name: str, tmp_path: Path) -> None:
-    message = (
-        r"adds the token <ent> with the id 500, but the next id is \d+: it needs a tokenizer\.json with this token"
-    )
-    with pytest.raises(ExportError, match=message):
-        read(tmp_path / "settings", name, added_tokens_decoder={"500": ADDED})
-    (tmp_path / "file").mkdir()
-    (tmp_path / "file" / "added_tokens.json").write_text('{"<ent>": 500}', "utf-8")
-    with pytest.raises(ExportError, match=message):
-        read(tmp_path / "file", name)
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
@@ -147,44 +185,6 @@ def test_empty_lines_and_special_tokens_that_are_named_again_add_no_token(tmp_pa
         file.write("\n\n")
     found = read_as_it_is(tmp_path, size=170).special_tokens
     assert (found["cls"], found["mask"]) == (2, 4)
-
-
-@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
-def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str, tmp_path: Path) -> None:
-    """HerbertTokenizer has other files than a BertTokenizer."""
-    read(tmp_path, "bert")
-    edit(tmp_path / where, tokenizer_class="HerbertTokenizer")
-    message = r"has a HerbertTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json"
-    with pytest.raises(ExportError, match=message):
-        read_as_it_is(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["roformer", "roformer-labels"])
-@pytest.mark.parametrize("stated", [None, "RoFormerTokenizer", "RoFormerTokenizerFast"])
-def test_a_tokenizer_that_finds_words_by_a_dictionary_is_refused(stated: str | None, name: str, tmp_path: Path) -> None:
-    """The one that transformers takes for a RoFormer whose files name none; a tokenizer.json cannot hold it."""
-    message = (
-        "has a RoFormerTokenizer, which finds Chinese words by jieba, not served here: choose a model of characters"
-    )
-    with pytest.raises(ExportError, match=message):
-        read(tmp_path / "checkpoint", name, tokenizer_class=stated)
-
-
-@pytest.mark.parametrize("name", ["bert", "bert-labels"])
-@pytest.mark.parametrize(
-    ("settings", "solution"),
-    [
-        ({"tokenizer_class": "BertJapaneseTokenizer"}, "set tokenizer_class to PreTrainedTokenizerFast"),
-        ({"tokenizer_class": "BertweetTokenizer", "normalization": True}, "set normalization to false"),
-    ],
-)
-def test_a_tokenizer_with_code_of_its_own_is_refused_with_a_solution(
-    settings: dict[str, object], solution: str, name: str, tmp_path: Path
-) -> None:
-    with pytest.raises(
-        ExportError, match=f"has a {settings['tokenizer_class']}, which .*, not served here: .*{solution}"
-    ):
-        read(tmp_path, name, **settings)
 
 
 @pytest.mark.parametrize("stated", ["BertweetTokenizer", "PhobertTokenizer"])
@@ -225,27 +225,16 @@ def test_a_truncation_side_that_is_not_the_default_is_reported(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("model_max_length", "512"),
-        ("max_len", "512"),
-        ("model_max_length", 1),
-        ("do_lower_case", "false"),
-        ("cls_token", 3),
-    ],
+    ("name", "file", "settings", "message"),
+    [(name, file, one, message) for names, file, every, message in REFUSED for name in names for one in every],
 )
-def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=key):
-        read(tmp_path / "checkpoint", "bert", **{key: value})
-
-
-@pytest.mark.parametrize("limit", [2, "9"])
-def test_a_limit_of_sentence_transformers_is_a_number_of_tokens(limit: object) -> None:
-    files = {ENCODER_CONFIG: {"max_seq_length": limit}}
-    with pytest.raises(
-        ExportError, match=rf"max_seq_length or model_max_length is {limit!r}; it must be a number from 3 on"
-    ):
-        read_tokenizer(GOLDEN / "bert", files, FAMILIES["bert"], size=10**6, positions=144)
+def test_settings_that_are_not_followed_are_refused_with_a_solution(
+    name: str, file: str, settings: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    shutil.copytree(GOLDEN / name, tmp_path, dirs_exist_ok=True)
+    edit(tmp_path / file, **settings)
+    with pytest.raises(ExportError, match=message):
+        read_as_it_is(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-labels"])

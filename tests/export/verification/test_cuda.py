@@ -146,7 +146,7 @@ def test_the_results_are_those_of_transformers(artifact: Path) -> None:
     close = 1e-5 if artifact.parent.name == "fp32" else 3e-2
     for row, one in zip(run(artifact / MODEL, tokens, open_graph, layout=CUMULATIVE_LENGTHS), known, strict=True):
         hidden = one["hidden"]
-        wanted = {"cls": hidden[:1], "mean": [hidden.mean(axis=0)], "tokens": hidden}
+        wanted = {"cls": hidden[:1], "mean": hidden.mean(axis=0)[None], "tokens": hidden}
         for name, want in (wanted | {"pooler": one["pooler"][None], "pair": one["pair"][None]}).items():
             np.testing.assert_allclose(row[name].astype(np.float64), want, atol=close, err_msg=name)
         cosine = row["cls"][0] @ hidden[0] / np.linalg.norm(row["cls"][0]) / np.linalg.norm(hidden[0])
