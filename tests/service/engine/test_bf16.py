@@ -1,7 +1,7 @@
 """An artifact in bf16: the encoder in OpenVINO, the heads in ONNX Runtime, and a start that is refused elsewhere."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from packbert.service.model_cache import ModelError
 from packbert.service.prepare import find_model
 from packbert.service.scheduling.cores import SERIAL, Concurrency
 from packbert.service.settings import Settings
+from tests.export.goldens import Exported
 from tests.paths import GOLDEN
 from tests.service.engine.runners import PER_CORE, open_runner
 
@@ -31,7 +32,7 @@ HAS_BF16, HAS_NOT = {"avx512_bf16"}, {"avx2", "avx512_vnni"}
 
 
 @pytest.fixture(scope="module")
-def artifact(exported: Callable) -> Artifact:
+def artifact(exported: Exported) -> Artifact:
     return open_artifact(exported("bert", "bf16").root)
 
 
@@ -46,7 +47,7 @@ def text(length: int, *outputs: str, layers: tuple[int, ...] = ()) -> Tokens:
     return Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset(outputs), layers=layers)
 
 
-def test_the_vectors_are_those_of_fp32_within_the_bound(runner: ModelRunner, exported: Callable) -> None:
+def test_the_vectors_are_those_of_fp32_within_the_bound(runner: ModelRunner, exported: Exported) -> None:
     with open_runner(exported("bert").root, threads=1) as exact:
         for length in (2, 17, 64, 140):
             work = [text(length, "cls", "mean", "layer_tokens", layers=(0, 2, LAST))]
@@ -154,7 +155,7 @@ def test_packed_weights_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "prepacked weights are for ONNX Runtime, and OpenVINO runs bf16: omit --prepacked" in capsys.readouterr().err
 
 
-def test_an_artifact_without_the_graph_of_its_heads_is_refused(exported: Callable, tmp_path: Path) -> None:
+def test_an_artifact_without_the_graph_of_its_heads_is_refused(exported: Exported, tmp_path: Path) -> None:
     folder = exported("bert", "bf16").folder
     (tmp_path / "cpu").mkdir()
     for path in folder.iterdir():

@@ -30,16 +30,11 @@ def test_it_is_not_ready_while_loading_or_draining() -> None:
 
 def test_a_wrong_canary_makes_it_not_ready_until_one_is_right_again() -> None:
     one = health()
-    one.canary_answered(0.2)
-    assert one.reason(since_answer=0) == "the canary's vector is wrong by 0.2"
-    one.canary_answered(0.05)
-    assert one.reason(since_answer=0) == ""
-
-
-def test_a_canary_that_is_not_a_number_is_wrong() -> None:
-    one = health()
-    one.canary_answered(float("nan"))
-    assert "wrong" in one.reason(since_answer=0)
+    for wrong in (0.2, float("nan")):
+        one.canary_answered(wrong)
+        assert one.reason(since_answer=0) == f"the canary's vector is wrong by {wrong:g}"
+        one.canary_answered(0.05)
+        assert one.reason(since_answer=0) == ""
 
 
 def test_three_failed_canaries_in_a_row_end_the_process() -> None:

@@ -182,11 +182,6 @@ def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: P
         assert [row is None for row in rows] == [False, True]
 
 
-def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner) -> None:
-    with pytest.raises(InferenceFailed, match="this model has 0 to 169"):
-        runner.run_sync([tokens(10**6)])
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -258,10 +253,6 @@ def test_a_core_of_its_own_gets_small_batches_unless_they_are_short(
         monkeypatch.setattr(calibration, "_rates", rates)
         assert runner.measure(token_budget=0).token_budget == budget
         assert tried == [128]
-
-
-def test_a_configured_token_budget_is_used(runner: ModelRunner) -> None:
-    assert runner.measure(token_budget=77).token_budget == 77
 
 
 def test_a_budget_beyond_those_tried_is_measured_with_the_largest_of_them(bert_artifact: Path) -> None:

@@ -22,7 +22,7 @@ from packbert.service.models import Models, ServedModel, make_models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import answer_request
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.service.engine.changed_files import variants
 from tests.service.fakes import on_loop, opened
 from tests.service.in_process import client_of
@@ -33,17 +33,21 @@ KEY = "a key of the administrator"
 
 
 @pytest.fixture(scope="module")
-def folders(exported: Callable[..., Artifact]) -> Mapping[str, Path]:
+def folders(exported: Exported) -> Mapping[str, Path]:
     return {name: exported(name).root for name in (OLD, NEW)}
 
 
-def served(folders: Mapping[str, Path], **more: str) -> Models:
-    """A service of the models one and two, both OLD, that is not open yet."""
-    stated = f"one={folders[OLD]} two={folders[OLD]}"
-    given = {"BERT_MODELS": stated, "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
+def make_service(one: Path, two: Path, **more: str) -> Models:
+    """A service of two models in this process that is not open yet."""
+    given = {"BERT_MODELS": f"one={one} two={two}", "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
     settings = Settings.from_environment(given | more)
-    choices = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
+    choices = [find_artifact(settings.of_model(name, str(folder))) for name, folder in (("one", one), ("two", two))]
     return make_models(settings, choices, Metrics())
+
+
+def served(folders: Mapping[str, Path], **more: str) -> Models:
+    """`make_service`, whose models are both OLD."""
+    return make_service(folders[OLD], folders[OLD], **more)
 
 
 def device_of(models: Models) -> Device:

@@ -441,27 +441,6 @@ async def test_a_connection_is_idle_before_its_first_request_and_between_two(con
 
 
 @connected
-async def test_a_response_that_is_read_before_the_timeout_keeps_its_connection(connection: Client) -> None:
-    connection.transport.unread = 1000
-    connection.protocol.pause_writing()
-    await asyncio.sleep(4)
-    connection.protocol.resume_writing()
-    await asyncio.sleep(60)
-    assert not connection.transport.aborted
-
-
-@connected
-async def test_while_draining_each_connection_closes_after_its_next_response(connection: Client) -> None:
-    await connection.send(GET)
-    assert not connection.transport.closed
-    connection.protocol.limits.closing = True
-    await connection.send(GET)
-    assert connection.statuses == [200, 200]
-    assert connection.transport.written.count(b"connection: close") == 1
-    assert connection.transport.closed
-
-
-@connected
 async def test_a_connection_closes_after_the_response_pending_when_draining_began(connection: Client) -> None:
     connection.may_respond.clear()
     await connection.send(GET)
@@ -714,9 +693,3 @@ def test_the_answers_do_not_depend_on_how_the_bytes_arrive(stream: bytes, cuts: 
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     pieces = [stream[start:end] for start, end in pairwise(places)]
     assert answers(pieces) == answers([stream])
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(stream=streams())
-def test_a_stream_byte_by_byte_is_answered_as_at_once(stream: bytes) -> None:
-    assert answers([bytes([byte]) for byte in stream]) == answers([stream])

@@ -7,11 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from starlette.types import Message
 
-from packbert.service.errors import BuffersFull, TooLarge
-from packbert.service.http.endpoint import TaskRequest
-from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
+from packbert.service.errors import BuffersFull
 from packbert.service.http.limits import LOOK_AGAIN_SECONDS as RETRY_SECONDS
 from packbert.service.http.limits import TRIM_SECONDS, Acceptor, BufferedBytes
 from tests.service.fakes import FakeTime, on_loop, played
@@ -30,15 +27,9 @@ class Echo(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
 
-    def give_way(self) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         self.server.connections.remove(self)
         self.server.acceptor.on_connection_lost()
-        self.transport.abort()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        if self in self.server.connections:
-            self.server.connections.remove(self)
-            self.server.acceptor.on_connection_lost()
 
 
 class EchoServer:
@@ -93,23 +84,6 @@ def test_connections_over_the_number_are_accepted_as_far_as_the_reserve_goes() -
             writer.close()
 
     serve(3, story)
-
-
-def test_a_connection_that_finds_room_is_not_in_the_reserve() -> None:
-    async def story(server: EchoServer) -> None:
-        def give_place(_: bool) -> bool:
-            """As the service does: the connection does not count any more, although its end is still to come."""
-            server.connections[0].give_way()
-            return True
-
-        server.acceptor.reserve, server.acceptor._give_place = 1, give_place
-        for number in range(5):
-            reader, writer = await server.connect()
-            assert await reader.readexactly(1) == b"x"
-            assert server.reserved == [False] * (number + 1)
-            writer.close()
-
-    serve(1, story)
 
 
 class FullListener:
@@ -179,16 +153,6 @@ async def test_bytes_over_the_bound_are_refused_and_not_counted() -> None:
 
 
 @on_loop
-async def test_over_the_bound_the_answers_that_have_waited_longest_are_dropped() -> None:
-    buffered = BufferedBytes(100, Trims())
-    senders = [FakeSender() for _ in range(4)]
-    for sender, size in zip(senders, (40, 40, 20, 60), strict=True):
-        buffered.wait_for_reader(sender, size)
-    assert [sender.aborted for sender in senders] == [True, False, False, False] or senders[1].aborted
-    assert sum(buffered.unsent.values()) <= 100
-
-
-@on_loop
 async def test_an_answer_keeps_its_place_until_it_is_read() -> None:
     buffered = BufferedBytes(100, Trims())
     first, second, third = (FakeSender() for _ in range(3))
@@ -222,18 +186,3 @@ async def test_memory_is_trimmed_once_after_the_last_byte(time: FakeTime) -> Non
     assert trims.at == []
     await asyncio.sleep(10 * TRIM_SECONDS)
     assert trims.at == [time.now - 9.5 * TRIM_SECONDS]
-
-
-@on_loop
-async def test_a_body_over_the_limit_of_its_route_is_not_counted() -> None:
-    async def receive() -> Message:
-        return {"type": "http.request", "body": bytes(2**15), "more_body": True}
-
-    async def send(_: Message) -> None:
-        raise AssertionError("nothing is answered here")
-
-    connection = ClientConnection()
-    scope = {"path": "/", "headers": [], "state": {CONNECTION_KEY: connection}}
-    with pytest.raises(TooLarge):
-        await TaskRequest(scope, receive, send).read_body(4096)
-    assert connection.buffered.bodies == 0

@@ -100,10 +100,6 @@ def test_a_browser_that_has_a_file_gets_304(client: InProcessClient) -> None:
         ("gzip", "gzip"),
         ("br, gzip;q=0.5", "gzip"),
         ("identity", None),
-        ("gzip;q=0", None),
-        ("gzip; q=0.0, identity", None),
-        ("*;q=0", None),
-        ("*, gzip;q=0", None),
         ("", None),
     ],
 )

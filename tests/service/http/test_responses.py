@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packbert.service.errors import ServiceError
 from packbert.service.http.app import error_shape_of
 from packbert.service.http.dialects.spec import OPENAI_ERROR
 from packbert.service.http.dialects.vectors import OPENAI, EmbeddingsRequest
@@ -57,21 +56,6 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
     assert turns >= 4
     if not as_base64:
         assert [one["embedding"] for one in found["data"]] == VECTORS.tolist()
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        *((401, "authentication_error"), (404, "not_found_error"), (422, "invalid_request_error")),
-        *((429, "rate_limit_error"), (500, "server_error"), (501, "server_error"), (503, "server_error")),
-    ],
-)
-def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
-    error = ServiceError("a sentence", code="code", index=3)
-    error.status = status
-    content = json.loads(error_shape_of("/v1/embeddings").write("mine", error))
-    shown = {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}
-    assert content == {"error": shown, "detail": "a sentence"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import json
 import os
 import selectors
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from packbert.service.http.server import COLLECT_AFTER
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.service.http.fake_model import call
 
 MAX_TURN_SECONDS = 0.25
@@ -107,9 +106,7 @@ async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
-    name: str, exported: Callable[..., Artifact]
-) -> None:
+def test_large_requests_are_answered_in_short_turns_and_bounded_memory(name: str, exported: Exported) -> None:
     folder, meter, faults = exported(name).root, Meter(), list[str]()
     settings = Settings.from_environment({"BERT_MODEL": str(folder)} | SETTINGS)
 

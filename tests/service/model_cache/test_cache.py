@@ -36,15 +36,6 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def test_two_processes_at_once_export_once(tmp_path: Path) -> None:
-    checkpoint, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
-    processes = [start_preparing(checkpoint, cache) for _ in range(2)]
-    outputs = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert len({folder for folder, _ in outputs}) == 1
-    assert sum(log.count("exporting for cpu") for _, log in outputs) == 1
-
-
 def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
     checkpoint, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
     with start_preparing(checkpoint, cache) as first:
@@ -65,7 +56,7 @@ def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
     assert "exporting" not in log
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_the_export_ends_with_the_service_and_leaves_nothing(number: int, code: int, tmp_path: Path) -> None:
     checkpoint, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
     variables = {"BERT_MODEL": str(checkpoint), "BERT_CACHE": str(cache), "BERT_PORT": "0"}

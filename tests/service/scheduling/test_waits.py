@@ -128,9 +128,8 @@ def run_with_refused(
     return [(wait, one.seconds - one.size / RATE) for one, wait in named.items()]
 
 
-@pytest.mark.parametrize("load", [2, 5])
-def test_the_wait_that_a_refusal_names_is_nearly_the_real_one(load: float) -> None:
-    waits = run_with_refused(load, [*range(4, 200)], seconds=60, every=30, seed=3)
+def test_the_wait_that_a_refusal_names_is_nearly_the_real_one() -> None:
+    waits = run_with_refused(2, [*range(4, 200)], seconds=60, every=30, seed=3)
     ratios = np.array([max(named / real, real / named) for named, real in waits])
     assert len(ratios) >= 30
     assert np.median(ratios) <= 1.2
@@ -304,7 +303,7 @@ def test_chunks_of_a_batch_or_two_end_when_the_whole_request_does(batches: int) 
 def test_chunks_of_wrongly_estimated_requests_end_in_p99_when_whole_ones_do() -> None:
     """By up to 30 %, corrected as they arrive."""
     pairs = list[tuple[Arrival, Arrival]]()
-    for seed in range(30):
+    for seed in range(12):
         for load in LOADS:
             whole, chunked = arrivals_of(seed, load), arrivals_of(seed, load, chunk=DEVICE_BUDGET, error=0.3)
             pairs += zip(simulate(whole), simulate(chunked), strict=True)

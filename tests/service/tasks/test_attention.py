@@ -1,14 +1,11 @@
 """/attention over HTTP: pieces, matrices and rollout of every family, choices of layers and heads, limits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from packbert.service.errors import TooLarge
-from packbert.service.tasks.attention import MAX_NUMBERS, check_size
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask, serve_in_process
 
@@ -19,15 +16,13 @@ NPY = {"accept": "application/x-npy"}
 
 
 @pytest.fixture(scope="module")
-def client(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
+def client(exported: Exported) -> Iterator[InProcessClient]:
     with serve_in_process(exported("bert").root) as found:
         yield found
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_pair_of_every_family_gets_the_matrices_of_transformers(
-    name: str, exported: Callable[..., Artifact]
-) -> None:
+def test_the_pair_of_every_family_gets_the_matrices_of_transformers(name: str, exported: Exported) -> None:
     stored = np.load(GOLDEN / "attention" / f"{name}.npz")
     last = max(int(key.split(".")[0]) for key in stored)
     want, types = stored[f"{last}.attention"], stored[f"{last}.types"].tolist()
@@ -61,17 +56,3 @@ def test_mean_and_rollout_are_over_the_heads_asked_for(client: InProcessClient, 
     assert flow["layers"] == [0, 1]
     half = [0.5 * one + 0.5 * np.eye(len(one)) for one in whole.mean(axis=1)]
     np.testing.assert_allclose(np.array(flow["attention"]), half[1] @ half[0], atol=1e-6)
-
-
-def test_an_answer_that_is_too_large_is_refused_by_its_numbers() -> None:
-    tokens = EncodedText(
-        ids=np.zeros(128, np.int32),
-        types=np.zeros(128, np.int32),
-        outputs=frozenset({"attention"}),
-        truncated=False,
-        empty=False,
-        spans=NO_SPANS,
-    )
-    check_size(tokens, MAX_NUMBERS // 128**2)
-    with pytest.raises(TooLarge, match=rf"6307840 numbers; at most {MAX_NUMBERS} are allowed: ask for fewer layers"):
-        check_size(tokens, 24 * 16 + 1)

@@ -1,60 +1,44 @@
 """Whole words, masks filled together and likelihoods of every family, against one pass at a time by transformers."""
 
-import asyncio
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
-from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
+from packbert.service.tasks.flow import Read, Tasks
 from packbert.service.tasks.inputs import TruncationFields
 from packbert.service.tasks.likelihood import score_sentences
-from tests.export.goldens import Artifact, answers
+from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
-from tests.service.in_process import ask_engine
+from tests.service.in_process import ask_at_once
 
 NAMES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
 TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # of a log-probability; int8 as for single channels of these small models
-FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
+each_family = pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "fp32") for name in NAMES), ("bert", "int8"), ("roberta", "int8")]
+)
 VARIANTS: tuple[Any, ...] = ("within_word", "original")
 
 
-@pytest.fixture
-def ask(exported: Callable[..., Artifact]) -> Callable[..., list[TaskResult]]:
-    """Asks an engine with a golden checkpoint's artifact all questions at once: they are neighbours in its batches."""
-
-    async def together(questions: Callable[[Tasks], list[Any]], tasks: Tasks) -> list[TaskResult]:
-        return list(await asyncio.gather(*questions(tasks)))
-
-    return lambda name, precision, questions: ask_engine(exported(name, precision).root, partial(together, questions))
+def fill(body: dict[str, Any]) -> tuple[Read, FillMaskRequest]:
+    return fill_mask, FillMaskRequest.model_validate(body)
 
 
-def fill(tasks: Tasks, **body: Any) -> Any:
-    return answer_request(tasks, fill_mask, FillMaskRequest.model_validate(body))
+async def score(tasks: Tasks, _: None, texts: list[str], variant: Any) -> Any:
+    return await score_sentences(tasks, texts, TruncationFields(), variant)
 
 
-def score(tasks: Tasks, texts: list[str], variant: Any) -> Any:
-    return answer_request(tasks, lambda *_: score_sentences(tasks, texts, TruncationFields(), variant), None)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", NAMES)
+@each_family
 def test_a_likelihood_has_the_log_probability_of_each_masked_token(
-    name: str, precision: str, ask: Callable[..., list[TaskResult]]
+    name: str, precision: str, exported: Exported
 ) -> None:
-    cases = {
-        variant: [one for one in answers(f"sentences/{name}")["score"] if one["variant"] == variant]
-        for variant in VARIANTS
-    }
+    known = answers(f"sentences/{name}")["score"]
+    cases = {variant: [one for one in known if one["variant"] == variant] for variant in VARIANTS}
     texts = [one["text"] for one in cases["original"]]
-    results = ask(
-        name,
-        precision,
-        lambda tasks: [score(tasks, texts, variant) for variant in VARIANTS],
-    )
+    asked = [(partial(score, texts=texts, variant=variant), None) for variant in VARIANTS]
+    results = ask_at_once(exported(name, precision).root, asked)
     for result, variant in zip(results, VARIANTS, strict=True):
         assert result.tokens == sum(one["cost_tokens"] for one in cases[variant])
         for found, one in zip(result.value, cases[variant], strict=True):
@@ -73,20 +57,14 @@ def test_a_likelihood_has_the_log_probability_of_each_masked_token(
             assert found["pseudo_perplexity"] == pytest.approx(math.exp(-total / len(logs)))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", NAMES)
-def test_words_of_several_pieces_are_scored_from_left_to_right(
-    name: str, precision: str, ask: Callable[..., list[TaskResult]]
-) -> None:
+@each_family
+def test_words_of_several_pieces_are_scored_from_left_to_right(name: str, precision: str, exported: Exported) -> None:
     cases, tolerance = answers(f"sentences/{name}")["words"], TOLERANCE[precision]
-    results = ask(
-        name,
-        precision,
-        lambda tasks: [
-            fill(tasks, inputs=one["inputs"], targets=one["targets"], top_k=one["top_k"] if precision == "fp32" else 5)
-            for one in cases
-        ],
-    )
+    bodies = [
+        {"inputs": one["inputs"], "targets": one["targets"], "top_k": one["top_k"] if precision == "fp32" else 5}
+        for one in cases
+    ]
+    results = ask_at_once(exported(name, precision).root, map(fill, bodies))
     for result, one in zip(results, cases, strict=True):
         per_mask = result.value if len(one["answer"]) > 1 else [result.value]
         for found, expected in zip(per_mask, one["answer"], strict=True):
@@ -106,15 +84,10 @@ def test_words_of_several_pieces_are_scored_from_left_to_right(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_masks_filled_together_are_those_of_a_slow_beam_search(name: str, ask: Callable[..., list[TaskResult]]) -> None:
+def test_masks_filled_together_are_those_of_a_slow_beam_search(name: str, exported: Exported) -> None:
     cases = answers(f"sentences/{name}")["joint"]
-    results = ask(
-        name,
-        "fp32",
-        lambda tasks: [
-            fill(tasks, inputs=one["inputs"], joint=True, beam=one["beam"], top_k=one["top_k"]) for one in cases
-        ],
-    )
+    bodies = [{"inputs": one["inputs"], "joint": True, "beam": one["beam"], "top_k": one["top_k"]} for one in cases]
+    results = ask_at_once(exported(name).root, map(fill, bodies))
     for result, one in zip(results, cases, strict=True):
         for found, expected in zip(result.value, one["answer"], strict=True):
             assert found["log_probability"] == pytest.approx(expected["log_probability"], abs=1e-4)

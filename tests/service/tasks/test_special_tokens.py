@@ -18,7 +18,7 @@ from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.export.goldens import Artifact, answers
+from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import ask_engine
 from tests.service.tokenization.reading import encode, open_tokenizer, read_all
@@ -31,7 +31,7 @@ each_way = pytest.mark.parametrize(("asked", "special_tokens"), WAYS)
 
 
 @pytest.fixture
-def artifact(name: str, exported: Callable[..., Artifact]) -> Path:
+def artifact(name: str, exported: Exported) -> Path:
     return exported(name).root
 
 

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import json
 import shutil
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, sha256
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
@@ -24,7 +22,7 @@ from packbert.service.tokenization.chunks import TextReader
 from packbert.service.tokenization.encoding import INLINE_TEXTS, Direction, EncodedText, EncodeOptions, Text, guard
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import describe_tokens
-from tests.export.goldens import Artifact, answers
+from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import serve_in_process
 from tests.service.tokenization.reading import encode as encode_all
@@ -53,15 +51,7 @@ def words(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, mas
     return [str(tokenizer._plain.id_to_token(i)) for i in ids.tolist()]
 
 
-def test_its_thread_starts_when_it_opens(bert_artifact: Path) -> None:
-    before = set(threading.enumerate())
-    with open_tokenizer(bert_artifact):
-        assert len(set(threading.enumerate()) - before) == 1
-
-
-def test_a_model_without_a_mask_token_is_served_and_names_its_assumptions(
-    classifier: httpx.Client, tmp_path: Path
-) -> None:
+def test_a_model_without_a_mask_token_is_served(classifier: httpx.Client, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
     file, settings = (tmp_path / "checkpoint" / name for name in ("tokenizer.json", "tokenizer_config.json"))
     text = file.read_text("utf-8").replace("[MASK]", "[mask]").replace('"lowercase": true', '"lowercase": false')
@@ -71,14 +61,11 @@ def test_a_model_without_a_mask_token_is_served_and_names_its_assumptions(
     settings.write_text(json.dumps(kept), "utf-8")
     assert "mask" not in export(tmp_path / "checkpoint", tmp_path / "artifact").special_tokens
     body = {"inputs": "the cat sat on the mat."}
-    with ServiceProcess({"BERT_MODEL": str(tmp_path / "artifact")}) as service:
-        assert httpx.post(f"{service.url}/predict", json=body).json() == classifier.post("/predict", json=body).json()
-        assert httpx.post(f"{service.url}/fill-mask", json=body).status_code == 501
-        info = httpx.get(f"{service.url}/info").json()
-        assert info["mask_token"] == ""
-        for what, why in info["assumed"].items():
-            assert f"assumes {what}: {why}" in service.output()
-        assert info["assumed"]["do_lower_case"].startswith("false, as in tokenizer.json; transformers assumes true")
+    with serve_in_process(tmp_path / "artifact") as service:
+        assert service.post("/predict", json=body).json() == classifier.post("/predict", json=body).json()
+        assert service.post("/fill-mask", json=body).status_code == 501
+        assumed = service.backend.artifact.manifest.assumed
+    assert assumed["do_lower_case"].startswith("false, as in tokenizer.json; transformers assumes true")
 
 
 def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer) -> None:
@@ -176,7 +163,7 @@ def test_one_long_text_does_not_block_the_event_loop(tokenizer: Tokenizer) -> No
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
-def of_decoder(request: pytest.FixtureRequest, exported: Callable[..., Artifact]) -> Iterator[Tokenizer]:
+def of_decoder(request: pytest.FixtureRequest, exported: Exported) -> Iterator[Tokenizer]:
     """Tokenizers whose decoder gives each token a text of its own, and whose decoder does not."""
     with open_tokenizer(exported(request.param).root) as tokenizer:
         yield tokenizer

@@ -63,18 +63,3 @@ def test_among_so_many_that_they_are_tokenized_on_the_thread(encoder: InProcessC
     )
     assert len(ask(scorer, "/rerank", query="a", texts=texts)) == 100
     assert len(ask(encoder, "/v1/embeddings", input=[""] * 100)["data"]) == 100
-
-
-def test_an_empty_side_of_a_pair_that_is_cut_stays_empty(scorer: InProcessClient) -> None:
-    for direction in ("left", "right"):
-        fields = {"truncate": True, "truncation_direction": direction}
-        found = ask(scorer, "/rerank", query="", texts=["cat " * 600, "a"], **fields)
-        assert sorted(one["index"] for one in found) == [0, 1]
-
-
-@pytest.mark.parametrize("path", ["/embed", "/predict", "/similarity", "/"])
-@pytest.mark.parametrize("text", EMPTY)
-def test_our_own_routes_stay_strict(scorer: InProcessClient, path: str, text: str) -> None:
-    inputs: Any = {"source_sentence": "a", "sentences": ["b", text]} if path == "/similarity" else [[text]]
-    response = scorer.post(path, json={"inputs": [text] if path == "/embed" else inputs})
-    assert (response.status_code, response.json()["code"]) == (422, "empty")

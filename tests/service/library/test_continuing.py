@@ -25,8 +25,8 @@ from packbert.service.library.job import NOTE, Job, RequestFailed, run_job
 from packbert.service.settings import variables_with
 from tests.conftest import Serve
 
-ROWS = 40_000  # ten parts, of which the first is written long before the last
-REFUSED = [7, 5000, 39_999]  # of the first part, the second and the last
+ROWS = 20_000  # five parts, of which the first is written long before the last
+REFUSED = [7, 5000, 19_999]  # of the first part, the second and the last
 TEXTS = ["" if row in REFUSED else f"dog {row % 977}" for row in range(ROWS)]
 
 
