@@ -111,11 +111,7 @@ def test_weights_are_rounded_to_the_nearest_and_to_even() -> None:
     ("flags", "runtime", "reason"),
     [
         (HAS_NOT, "openvino", "this processor has neither AVX512-BF16 nor AMX, which bf16 needs: use fp32 or int8"),
-        (
-            HAS_BF16,
-            "not_installed",
-            "OpenVINO is not installed, which runs bf16: install packbert with the extra openvino",
-        ),
+        (HAS_BF16, "not_installed", "OpenVINO is not installed, which runs bf16: install packbert with the extra open"),
     ],
 )
 def test_without_the_processor_or_the_package_it_is_refused(

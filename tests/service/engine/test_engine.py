@@ -67,16 +67,6 @@ async def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continu
 
 
 @on_loop
-async def test_an_idle_engine_runs_its_canary(bert_artifact: Path) -> None:
-    async with opened(engine(open_artifact(bert_artifact))) as one:
-        again = asyncio.Event()
-        one.batcher.report = lambda _: again.set()
-        async with asyncio.timeout(PATIENCE):
-            await again.wait()
-    assert adds_up(one.batcher)
-
-
-@on_loop
 async def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Path) -> None:
     one = engine(open_artifact(bert_artifact), self_check_seconds=1000)
     await one.open()  # the first batch

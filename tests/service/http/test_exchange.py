@@ -197,12 +197,6 @@ async def test_a_disconnect_after_the_work_cancels_nothing() -> None:
 
 
 @on_loop
-async def test_an_error_of_the_work_is_raised() -> None:
-    with pytest.raises(ValueError, match="why"), ClientConnection():
-        raise ValueError("why")
-
-
-@on_loop
 async def test_a_cancellation_without_a_disconnect_stays_a_cancellation() -> None:
     async def work() -> None:
         with ClientConnection():

@@ -134,7 +134,7 @@ async def test_an_unexpected_failure_of_the_other_model_is_logged(
     ("checkpoint", "asked"),
     [
         (
-            "sample",
+            "bert",
             {
                 "/embed": ({"inputs": TEXTS}, 2, 0),
                 "/embed_all": ({"inputs": ["my dog"]}, 4, 0),

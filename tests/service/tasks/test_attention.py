@@ -1,7 +1,5 @@
 """/attention over HTTP: pieces, matrices and rollout of every family, choices of layers and heads, limits."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -13,12 +11,6 @@ FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
 FIRST, SECOND = "the dog ran home", "it was very tired"  # the pair of tests/golden/makers/make_attention.py
 PAIR = {"text": FIRST, "text_pair": SECOND}
 NPY = {"accept": "application/x-npy"}
-
-
-@pytest.fixture(scope="module")
-def client(exported: Exported) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("bert").root) as found:
-        yield found
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -47,12 +39,12 @@ def test_the_pair_of_every_family_gets_the_matrices_of_transformers(name: str, e
 
 
 @pytest.mark.parametrize("heads", [None, [1], [2, 0]])
-def test_mean_and_rollout_are_over_the_heads_asked_for(client: InProcessClient, heads: list[int] | None) -> None:
-    whole = np.array(ask(client, "/attention", inputs=FIRST, heads=heads)["attention"])
-    mean = ask(client, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="mean")
+def test_mean_and_rollout_are_over_the_heads_asked_for(encoder: InProcessClient, heads: list[int] | None) -> None:
+    whole = np.array(ask(encoder, "/attention", inputs=FIRST, heads=heads)["attention"])
+    mean = ask(encoder, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="mean")
     assert (mean["layers"], mean["heads"]) == ([1], heads or [0, 1, 2, 3])
     np.testing.assert_allclose(np.array(mean["attention"]), whole[[1]].mean(axis=1), atol=1e-6)
-    flow = ask(client, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="rollout")
+    flow = ask(encoder, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="rollout")
     assert flow["layers"] == [0, 1]
     half = [0.5 * one + 0.5 * np.eye(len(one)) for one in whole.mean(axis=1)]
     np.testing.assert_allclose(np.array(flow["attention"]), half[1] @ half[0], atol=1e-6)

@@ -61,8 +61,7 @@ def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: 
                 np.testing.assert_allclose(np.linalg.norm(got, axis=1), np.linalg.norm(want, axis=1), rtol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("name", ["all-modes", "deep"])
+@pytest.mark.parametrize(("name", "precision"), [("all-modes", "fp32"), ("deep", "fp16")])
 def test_the_graph_for_cuda_computes_the_modules(name: str, precision: str, tmp_path: Path) -> None:
     """Its attention replaced by plain operators, on a CPU."""
     folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")

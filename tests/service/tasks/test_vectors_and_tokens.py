@@ -1,6 +1,5 @@
 """/tokenize, /decode, vectors of tokens, of layers and of words, and sparse vectors of every family."""
 
-import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from packbert.model_export.export import export
 from packbert.service.errors import Invalid, NoSuchHead, ServiceError, TooLarge
 from packbert.service.tasks.embed import unit_length
-from packbert.service.tasks.flow import Read, Tasks, answer_request
+from packbert.service.tasks.flow import Read
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
 from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
@@ -22,7 +21,7 @@ from packbert.service.tasks.vectors import EmbedAllRequest, embed_all, embed_any
 from tests.export.goldens import Artifact, Exported, answers
 from tests.golden.makers.texts import TEXTS
 from tests.paths import GOLDEN
-from tests.service.in_process import ask_engine
+from tests.service.in_process import ask_at_once
 
 NAMES = sorted(file.stem for file in (GOLDEN / "tokens").glob("*.json"))
 TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # int8: as for single channels of these small models
@@ -32,9 +31,9 @@ each_family = pytest.mark.parametrize(
 SMALLEST_COSINE = {"fp32": 0.999999, "int8": 0.99}
 
 
-def run(artifact: Path, question: Callable[[Tasks], Any]) -> Any:
-    """The answer to a question to an engine with the artifact."""
-    return ask_engine(artifact, question, truncate=True, max_wait_seconds=1000.0)
+def run(artifact: Path, *asked: tuple[Read, Any]) -> list[Any]:
+    """The values of the answers of an engine with the artifact."""
+    return [one.value for one in ask_at_once(artifact, asked, truncate=True, max_wait_seconds=1000.0)]
 
 
 def dense(weights: list[dict[str, Any]], size: int) -> Any:
@@ -50,15 +49,12 @@ def test_tokens_and_texts_are_those_of_transformers(name: str, exported: Exporte
     texts = [one["text"] if one["text_pair"] is None else [one["text"], one["text_pair"]] for one in cases]
     ids = [one["ids"] for one in cases]
 
-    async def question(tasks: Tasks) -> Any:
-        asked: list[tuple[Read, Any]] = [
-            (tokenize, TokenizeRequest(inputs=texts, details=True)),
-            (tokenize, TokenizeRequest(inputs=texts, count=True)),
-        ]
-        asked += [(decode, DecodeRequest(ids=ids, skip_special_tokens=skip)) for skip in (True, False)]
-        return [(await answer_request(tasks, read, one)).value for read, one in asked]
-
-    shown, counts, plain, with_special = run(exported(name).root, question)
+    shown, counts, plain, with_special = run(
+        exported(name).root,
+        (tokenize, TokenizeRequest(inputs=texts, details=True)),
+        (tokenize, TokenizeRequest(inputs=texts, count=True)),
+        *((decode, DecodeRequest(ids=ids, skip_special_tokens=skip)) for skip in (True, False)),
+    )
     unknown = exported(name).manifest.special_tokens["unk"]
     assert counts == [len(one) for one in ids]
     assert plain == [one["decoded"] for one in cases]
@@ -89,15 +85,12 @@ def test_vectors_of_tokens_and_sparse_vectors_are_those_of_transformers(
     texts = [one["text"] for one in found["vectors"]]
     sparse_texts = [one["text"] for one in found["sparse"]]
 
-    async def question(tasks: Tasks) -> Any:
-        asked: list[tuple[Read, Any]] = [
-            (embed_all, EmbedAllRequest(inputs=texts)),
-            (embed_tokens, EmbedRequest(inputs=texts, pooling="none", pieces=True)),
-            (embed_sparse, EmbedSparseRequest(inputs=sparse_texts, force=True)),
-        ]
-        return await asyncio.gather(*(answer_request(tasks, read, one) for read, one in asked))
-
-    vectors, with_pieces, sparse = (result.value for result in run(artifact.root, question))
+    vectors, with_pieces, sparse = run(
+        artifact.root,
+        (embed_all, EmbedAllRequest(inputs=texts)),
+        (embed_tokens, EmbedRequest(inputs=texts, pooling="none", pieces=True)),
+        (embed_sparse, EmbedSparseRequest(inputs=sparse_texts, force=True)),
+    )
     for got, one, pieces in zip(vectors, found["vectors"], with_pieces, strict=True):
         want = np.array(one["vectors"])
         assert np.abs(got - want).max() <= TOLERANCE[precision]
@@ -128,8 +121,8 @@ def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(ac
     assert "sparse" in manifest.heads
     assert manifest.verification["sparse_max_abs_error"] < 1e-5
     request = EmbedSparseRequest(inputs=[one["text"] for one in cases])
-    result = run(tmp_path / "artifact", lambda tasks: answer_request(tasks, embed_sparse, request))
-    for weights, one in zip(result.value, cases, strict=True):
+    (found,) = run(tmp_path / "artifact", (embed_sparse, request))
+    for weights, one in zip(found, cases, strict=True):
         assert [weight["index"] for weight in weights] == one["ids"]
         np.testing.assert_allclose([weight["value"] for weight in weights], one["weights"], atol=1e-4)
 
@@ -137,7 +130,7 @@ def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(ac
 def test_a_model_without_a_masked_language_head_has_no_sparse_vectors(exported: Exported) -> None:
     request = EmbedSparseRequest(inputs="a", force=True)
     with pytest.raises(NoSuchHead, match="this model has no fill_mask head: the checkpoint has no weights of a masked"):
-        run(exported("bert-labels").root, lambda tasks: answer_request(tasks, embed_sparse, request))
+        run(exported("bert-labels").root, (embed_sparse, request))
 
 
 WEIGHTS = [0.5, -1.0, 2.0]
@@ -159,14 +152,8 @@ def golden(name: str) -> list[tuple[str, NDArray[np.float32], list[list[int]]]]:
 
 
 def embed(artifact: Artifact, requests: list[dict[str, Any]]) -> list[Any]:
-    async def question(tasks: Tasks) -> list[Any]:
-        asked = [
-            EmbedRequest.model_validate({"inputs": [text for text, *_ in golden("bert")]} | one) for one in requests
-        ]
-        return [(await answer_request(tasks, embed_any, one)).value for one in asked]
-
-    answers: list[Any] = run(artifact.root, question)
-    return answers
+    texts = [text for text, *_ in golden("bert")]
+    return run(artifact.root, *((embed_any, EmbedRequest.model_validate({"inputs": texts} | one)) for one in requests))
 
 
 def assert_equal(got: Any, want: NDArray[Any], precision: str) -> None:
