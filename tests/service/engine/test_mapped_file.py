@@ -56,13 +56,6 @@ def test_a_detached_mapping_keeps_its_bytes_whatever_happens_to_the_file(file: P
         assert part[:] == before[4 * PAGE : 6 * PAGE]
 
 
-def test_only_what_is_mapped_is_copied(file: Path) -> None:
-    with mapped(file, 2 * PAGE, PAGE) as one, mapped(file, 8 * PAGE, 2 * PAGE) as other:
-        assert detach_from(file) == 3 * PAGE
-        os.truncate(file, 0)
-        assert (one[:], other[:]) == (bytes([3]) * PAGE, bytes([9]) * PAGE + bytes([10]) * PAGE)
-
-
 def test_a_file_replaced_by_name_leaves_the_mapped_bytes(file: Path, tmp_path: Path) -> None:
     before = file.read_bytes()
     with mapped(file) as one:

@@ -180,12 +180,6 @@ def test_a_job_asks_for_the_model_that_it_names(monkeypatch: pytest.MonkeyPatch,
     assert paths == ["/models/zh/info", "/models/other/info", "/info"]
 
 
-def test_a_model_whose_name_is_a_number_is_refused_by_the_server(client: Client, texts_file: Path) -> None:
-    job = Job(task="embed", source=texts_file, output=texts_file.with_name("out.npy"), fields={"model": 7})
-    with pytest.raises(RequestFailed, match="model"):
-        run_job(job, client)
-
-
 def test_a_service_with_an_admin_port_answers_calls_and_refuses_jobs(bert_artifact: Path, texts_file: Path) -> None:
     variables = {"BERT_MODEL": str(bert_artifact), "BERT_ADMIN_PORT": str(free_port())}
     with ServiceProcess(variables) as server, Client(server.url) as client:

@@ -22,8 +22,7 @@ from packbert.service.errors import (
 )
 from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
 from packbert.service.scheduling.cores import Concurrency
-from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, Chunk, NextBatch, Request, Selection
+from packbert.service.scheduling.request import Chunk, Request
 from packbert.service.scheduling.watchdog import (
     BUSY_SECONDS,
     INTERVALS,
@@ -40,25 +39,6 @@ from tests.service.scheduling.serving import PER_CORE, ask, numbers, outcomes, s
 async def test_each_request_gets_its_own_rows_in_its_own_order(time: FakeTime) -> None:
     async with serving(FakeRunner(), time) as batcher:
         assert await outcomes(ask(batcher, 1, 2, 3), ask(batcher, 7), ask(batcher, 9, 8)) == [[1, 2, 3], [7], [9, 8]]
-
-
-class CountingQueue(RequestQueue):
-    calls = 0
-
-    def next_batch(self, now: float, selection: Selection = WHOLE_BUDGET) -> NextBatch:
-        self.calls += 1
-        return super().next_batch(now, selection)
-
-
-@pytest.mark.parametrize("concurrency", [Concurrency(1), Concurrency(2), PER_CORE])
-@played
-async def test_a_lone_request_takes_one_call_of_next_batch(time: FakeTime, concurrency: Concurrency) -> None:
-    queue = CountingQueue(token_budget=8, max_tokens=100, max_wait_seconds=10, tokens_per_second=100)
-    async with serving(FakeRunner(seconds_per_token=0.1), time, queue, concurrency=concurrency) as batcher:
-        for number in range(3):
-            await ask(batcher, number)
-            await settle()
-        assert queue.calls == 3
 
 
 @played
@@ -155,19 +135,6 @@ async def test_a_batch_that_runs_alone_uses_all_cores(time: FakeTime) -> None:
 
 
 @played
-async def test_an_arrival_wakes_one_of_the_loops_that_wait(time: FakeTime) -> None:
-    runner = FakeRunner(held=True, per_core=8)
-    async with serving(runner, time, concurrency=Concurrency(8, per_core=True)) as batcher:
-        await settle()
-        waiting = list(batcher.dispatcher._idle)
-        first = ask(batcher, 1)
-        await settle()
-        assert [loop.done() for loop in waiting].count(True) == 1
-        runner.release()
-        assert await outcomes(first) == [[1]]
-
-
-@played
 async def test_the_canary_runs_next_in_its_own_batch_past_a_full_queue(time: FakeTime) -> None:
     runner = FakeRunner(held=True)
     async with serving(runner, time, make_queue(token_budget=8, max_tokens=16)) as batcher:
@@ -178,21 +145,6 @@ async def test_the_canary_runs_next_in_its_own_batch_past_a_full_queue(time: Fak
         runner.release()
         await asyncio.gather(canary, *tasks, return_exceptions=True)
     assert runner.batches[1] == [99]
-
-
-@played
-async def test_reports_hold_size_time_and_longest_wait_of_a_batch(time: FakeTime) -> None:
-    reports: list[BatchReport] = []
-    async with serving(FakeRunner(seconds_per_token=0.5), time, report=reports.append) as batcher:
-        tasks = [ask(batcher, 1)]
-        for number in (2, 3):
-            await asyncio.sleep(0.5)
-            tasks.append(ask(batcher, number))
-        await outcomes(*tasks)
-    assert reports == [
-        BatchReport(sequences=1, tokens=4, slots=4, waited_seconds=0.0, ran_seconds=2.0),
-        BatchReport(sequences=2, tokens=8, slots=8, waited_seconds=1.5, ran_seconds=4.0),
-    ]
 
 
 @played

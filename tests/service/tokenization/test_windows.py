@@ -155,10 +155,10 @@ def of_questions(exported: Exported, request: pytest.FixtureRequest) -> Iterator
     name = "roberta" if request.param == "trimmed" else request.param
     with open_tokenizer(exported(name).root) as tokenizer:
         if request.param == "trimmed":
-            content = of_questions._plain.to_str().replace('"add_prefix_space":false', '"add_prefix_space":true')
+            content = tokenizer._plain.to_str().replace('"add_prefix_space":false', '"add_prefix_space":true')
             assert '"add_prefix_space":true' in content
-            of_questions._plain = HFTokenizer.from_str(content)
-            of_questions._plain.encode_special_tokens = True
+            tokenizer._plain = HFTokenizer.from_str(content)
+            tokenizer._plain.encode_special_tokens = True
         yield tokenizer
 
 

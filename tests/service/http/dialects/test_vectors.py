@@ -1,7 +1,6 @@
 """Vectors in the formats of other servers, as their packages ask for them; a dialect is a row and an example."""
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,6 @@ from tests.service.in_process import InProcessClient, ask, serve_in_process
 TEXTS = ["the cat sat", "我爱北京。", ""]
 LONG = "the cat sat " * 300
 TYPES = ["float", "base64", "int8", "uint8", "binary", "ubinary"]
-
-
-@pytest.mark.parametrize(
-    ("path", "form", "found"),
-    [
-        ("/v2/embed", "texts", lambda answer: answer["embeddings"]["float"]),
-        ("/api/embed", "input", lambda answer: answer["embeddings"]),
-    ],
-)
-def test_a_request_says_how_special_tokens_are_read(
-    encoder: InProcessClient, path: str, form: str, found: Callable[[Any], Any]
-) -> None:
-    for read in (False, True):
-        expected = ask(encoder, "/v1/embeddings", input=["the [SEP] cat"], special_tokens=read)
-        answer = ask(encoder, path, **{form: ["the [SEP] cat"]}, special_tokens=read)
-        assert found(answer) == [one["embedding"] for one in expected["data"]]
-    assert found(answer) != found(ask(encoder, path, **{form: ["the [SEP] cat"]}))
 
 
 def vectors(client: InProcessClient, **body: Any) -> np.ndarray:
