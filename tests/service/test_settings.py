@@ -14,17 +14,27 @@ from tests.paths import ROOT
 GOOD = {"BERT_MODEL": "/models/bert"}
 
 
-def test_the_model_is_all_that_must_be_set() -> None:
-    settings = Settings.from_environment(GOOD)
-    assert (settings.model, settings.port) == ("/models/bert", 8080)
-
-
-def test_the_cache_is_in_a_folder_of_the_user() -> None:
-    settings = Settings.from_environment(GOOD | {"XDG_CACHE_HOME": "/data"})
-    assert settings.cache_folder == Path("/data/packbert")
-    given = Settings.from_environment({"BERT_MODEL": "/a", "BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"})
-    assert given.cache_folder == Path("/cache")
-    assert Settings.from_environment({"BERT_MODEL": "/a"}).cache_folder == Path("~/.cache/packbert").expanduser()
+@pytest.mark.parametrize(
+    ("variables", "name", "value"),
+    [
+        ({}, "model", "/models/bert"),
+        ({}, "port", 8080),
+        ({"PATH": "/bin", "BERT_PORT": "9"}, "port", 9),
+        ({"BERT_TRUNCATE": "true"}, "truncate", True),
+        ({"BERT_DRAIN_SECONDS": "0.5"}, "drain_seconds", 0.5),
+        ({"BERT_API_KEY": ""}, "api_key", ""),
+        ({"BERT_MEMORY_LIMIT": "4GiB"}, "memory_limit", 4 * 2**30),
+        ({"BERT_MEMORY_LIMIT": "4GB"}, "memory_limit", 4 * 10**9),
+        ({"BERT_MEMORY_LIMIT": "1000"}, "memory_limit", 1000),
+        ({"XDG_CACHE_HOME": "/data"}, "cache_folder", Path("/data/packbert")),
+        ({"BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"}, "cache_folder", Path("/cache")),
+        ({}, "cache_folder", Path("~/.cache/packbert").expanduser()),
+    ],
+)
+def test_the_model_is_all_that_must_be_set_and_values_are_parsed(
+    variables: dict[str, str], name: str, value: object
+) -> None:
+    assert getattr(Settings.from_environment(GOOD | variables), name) == value
 
 
 @pytest.mark.parametrize(
@@ -37,18 +47,6 @@ def test_the_cache_is_in_a_folder_of_the_user() -> None:
 def test_one_model_is_named(variables: dict[str, str], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         Settings.from_environment(variables)
-
-
-def test_a_size_has_a_unit_or_is_in_bytes() -> None:
-    for value, size in {"4GiB": 4 * 2**30, "4GB": 4 * 10**9, "1000": 1000}.items():
-        assert Settings.from_environment(GOOD | {"BERT_MEMORY_LIMIT": value}).memory_limit == size
-
-
-def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
-    settings = Settings.from_environment(
-        GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"}
-    )
-    assert (settings.port, settings.truncate, settings.drain_seconds) == (9, True, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +119,6 @@ def test_a_key_for_swaps_is_no_api_key(tmp_path: Path) -> None:
     for keys in ({"BERT_API_KEY": f"another, {key}"}, {"BERT_API_KEY_FILE": str(file)}):
         with pytest.raises(SettingsError, match=of_clients):
             Settings.from_environment(GOOD | {"BERT_ADMIN_KEY": key} | keys)
-
-
-def test_an_empty_key_is_none() -> None:
-    assert Settings.from_environment(GOOD | {"BERT_API_KEY": ""}).api_key == ""
 
 
 def test_every_fault_is_told_at_once() -> None:

@@ -416,22 +416,6 @@ async def test_nothing_is_written_after_a_disconnect_with_pipelined_requests(con
 
 
 @connected
-async def test_a_connection_is_idle_before_its_first_request_and_between_two(connection: Client) -> None:
-    await asyncio.sleep(1)
-    assert connection.protocol.idle_since() == 0
-    await connection.send(POST)
-    assert connection.protocol.idle_since() is None
-    connection.may_respond.clear()
-    await connection.send(b"1234567890")
-    assert connection.protocol.idle_since() is None
-    connection.may_respond.set()
-    await settle()
-    assert connection.protocol.idle_since() == connection.time.now == 1
-    await connection.send(GET[:5])
-    assert connection.protocol.idle_since() is None
-
-
-@connected
 async def test_a_connection_closes_after_the_response_pending_when_draining_began(connection: Client) -> None:
     connection.may_respond.clear()
     await connection.send(GET)
@@ -558,33 +542,6 @@ async def test_a_connection_leaves_the_reserve_when_another_has_ended(connection
     await connection.send(GET, GET)
     assert connection.statuses == [200, 200]
     assert not connection.transport.closed
-
-
-@connected
-async def test_unfinished_requests_are_listed_by_what_is_missing(connection: Client) -> None:
-    limits, protocol = connection.protocol.limits, connection.protocol
-
-    def listed() -> tuple[bool, bool]:
-        return protocol in limits.heads, protocol in limits.bodies
-
-    assert listed() == (True, False)  # it has sent nothing
-    await connection.send(POST)
-    assert listed() == (False, True)
-    await connection.send(b"1234567890")
-    assert listed() == (False, False)
-    await connection.send(GET[:5])
-    assert listed() == (True, False)
-    await connection.send(GET[5:])
-    assert listed() == (False, False)
-    connection.may_respond.clear()
-    await connection.send(GET + GET[:5])
-    assert listed() == (False, False)  # its next request is not waited for yet
-    connection.may_respond.set()
-    await settle()
-    assert listed() == (True, False)
-    connection.transport.disconnect()
-    await settle()
-    assert listed() == (False, False)
 
 
 @pytest.mark.parametrize(("sent", "statuses"), [(b"", []), (GET[:5], [503]), (POST, [503]), (GET, [200])])

@@ -110,12 +110,6 @@ async def test_queued_tokens_are_shared_and_each_core_is_free_by_itself(time: Fa
         assert runner.batches == [[1], [2], [3]]
         assert runner.all_cores == [False, False, False]
         assert time.now == pytest.approx(6.4 + 8.0)  # the first core is free after 6.4 s, whatever the other does
-
-
-@played
-async def test_runs_side_by_side_count_once_as_forward_time(time: FakeTime) -> None:
-    runner = FakeRunner(seconds_per_token=0.1, per_core=2)
-    async with serving(runner, time, make_queue(token_budget=100), concurrency=PER_CORE) as batcher:
         answer = await ask(batcher, 1, 2, 3, length=80)
         assert [answer.request.queue_seconds, answer.request.forward_seconds] == pytest.approx([0.0, 16.0])
 
