@@ -164,7 +164,7 @@ def tensor(shape: bytes, more: bytes) -> bytes:
 
 Headers = dict[bytes, bytes]
 BINARY_HEADERS = sorted({INFER.binary_header, *(spec.binary_header for spec in TASKS.values())} - {b""})
-FULL = ("/embed", "/", "/v2/models/bert/infer")  # get bodies of the largest size: one parser reads those of all routes
+FULL = ("/embed", "/v2/models/bert/infer")  # get bodies of the largest size: one parser reads those of all routes
 
 
 @lru_cache(4)
