@@ -12,6 +12,7 @@ from packbert.service.settings import GONE, Settings, SettingsError
 from tests.paths import ROOT
 
 GOOD = {"BERT_MODEL": "/models/bert"}
+COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,15 @@ GOOD = {"BERT_MODEL": "/models/bert"}
         ({"XDG_CACHE_HOME": "/data"}, "cache_folder", Path("/data/packbert")),
         ({"BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"}, "cache_folder", Path("/cache")),
         ({}, "cache_folder", Path("~/.cache/packbert").expanduser()),
+        ({"NOTIFY_SOCKET": "/run/notify"}, "notify_socket", "/run/notify"),
+        ({}, "notify_socket", ""),
+        ({}, "tracing", False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_SERVICE_NAME": "bert"}, "tracing", False),
+        (COLLECTOR, "tracing", True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, "tracing", True),
+        (COLLECTOR | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "tracing", True),
+        (COLLECTOR | {"OTEL_SDK_DISABLED": "true"}, "tracing", False),
+        (COLLECTOR | {"OTEL_TRACES_EXPORTER": "none"}, "tracing", False),
     ],
 )
 def test_the_model_is_all_that_must_be_set_and_values_are_parsed(

@@ -382,23 +382,6 @@ def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
 
-@pytest.mark.parametrize(
-    ("variables", "on"),
-    [
-        ({}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
-        ({"OTEL_SERVICE_NAME": "bert"}, False),
-        (ENDPOINT, True),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, True),
-        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
-        (ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, False),
-        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, False),
-    ],
-)
-def test_the_standard_variables_turn_traces_on(variables: dict[str, str], on: bool) -> None:
-    assert Settings.from_environment({"BERT_MODEL": "."} | variables).tracing is on
-
-
 def test_a_protocol_that_is_not_there_stops_the_start() -> None:
     with pytest.raises(SettingsError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc': traces are sent as http/protobuf"):
         Settings.from_environment({"BERT_MODEL": "."} | ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
