@@ -42,17 +42,6 @@ def tokens(*ids: int) -> Tokens:
     return Tokens(ids=np.array(ids, np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls", "mean"}))
 
 
-def test_each_sequence_gets_the_same_row_as_alone(runner: ModelRunner) -> None:
-    work = [tokens(2, n, n + 1, 3) for n in range(10, 30)]
-    together, batch = asyncio.run(runner.run(work))
-    assert batch.tokens == 80
-    for one, row in zip(work, together, strict=True):
-        alone = runner.run_sync([one])[0][0]
-        assert row is not None
-        assert alone is not None
-        assert all(np.array_equal(row[name], alone[name]) for name in ("cls", "mean"))
-
-
 @pytest.mark.parametrize("concurrency", [Concurrency(2), Concurrency(2, per_core=True)])
 def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
     runner: ModelRunner, bert_artifact: Path, concurrency: Concurrency

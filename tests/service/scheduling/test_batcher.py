@@ -263,19 +263,13 @@ async def test_a_request_cancelled_during_a_failing_run_is_not_run_again(time: F
 async def test_an_expired_request_is_answered_at_its_deadline(time: FakeTime) -> None:
     runner = FakeRunner(seconds_per_token=100.0)
     async with serving(runner, time) as batcher:
-        running = ask(batcher, 1)
+        running = ask(batcher, 1, timeout=2.0)
         await settle()
         late = ask(batcher, 2, timeout=3.0)
         with pytest.raises(DeadlineExceeded, match="0 of 1 inputs had been dispatched"):
             await late
         assert time.now == 3.0
-        await running
-
-
-@played
-async def test_a_request_whose_deadline_passes_during_its_run_is_answered(time: FakeTime) -> None:
-    async with serving(FakeRunner(seconds_per_token=1.0), time) as batcher:
-        assert await outcomes(ask(batcher, 1, timeout=2.0)) == [[1]]
+        assert await outcomes(running) == [[1]]  # its own has passed during its run
 
 
 @played
@@ -355,23 +349,16 @@ async def test_a_failing_batch_fails_only_the_culprit(time: FakeTime, depth: int
     assert len(runner.batches) == 10
 
 
+@pytest.mark.parametrize(("failures_before", "index"), [(0, 2), (MAX_FAILURES_TO_SPLIT, None)])
 @played
-async def test_the_error_names_the_failing_input(time: FakeTime) -> None:
-    runner = FakeRunner(poisoned={5})
-    async with serving(runner, time) as batcher:
+async def test_the_error_names_the_failing_input_unless_the_batch_is_not_split(
+    time: FakeTime, failures_before: int, index: int | None
+) -> None:
+    async with serving(FakeRunner(poisoned={5}), time) as batcher:
+        batcher.failures_in_a_row = failures_before
         with pytest.raises(InferenceFailed) as failure:
             await submit(batcher, [sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
-    assert failure.value.index == 2
-
-
-@played
-async def test_the_error_names_no_input_when_a_batch_is_not_split(time: FakeTime) -> None:
-    runner = FakeRunner(always_fails=True)
-    async with serving(runner, time, make_queue(token_budget=64)) as batcher:
-        batcher.failures_in_a_row = MAX_FAILURES_TO_SPLIT
-        with pytest.raises(InferenceFailed) as failure:
-            await submit(batcher, [sequence(n) for n in (3, 4)], timeout_seconds=9)
-    assert failure.value.index is None
+    assert failure.value.index == index
 
 
 @played
