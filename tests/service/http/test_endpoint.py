@@ -76,7 +76,7 @@ class Exchange:
 
 
 SMALL, LARGE = {"max_body_bytes": 100}, [VALID + b" " * UNCOUNTED_BYTES, b" " * 1000]
-FULL, LEAVING = {"error": Overloaded("full")}, {"error": Unavailable("shutting down"), "draining": True}
+FULL, LEAVING = {"error": Overloaded("full", retry_after=1)}, {"error": Unavailable("shutting down"), "draining": True}
 TOO_LONG, ALL = {"content_length": b"101"}, {"content_length": b"%d" % sum(map(len, LARGE))}
 NO_ROOM = {"parts": LARGE, "room": len(LARGE[0]) + 500}
 REASONS = {413: "too_large", 499: "client_closed", 500: "internal"}
