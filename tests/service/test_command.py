@@ -1,10 +1,13 @@
 """The command line: flags in groups, errors in words that name the flag, and two examples for each command."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -193,3 +196,29 @@ def test_the_process_of_a_command_ends_with_its_code_and_one_sentence(
     assert ended.returncode == code
     assert ended.stderr.startswith(sentence)
     assert "Traceback" not in ended.stderr
+
+
+REPORT = """
+import os, subprocess, sys
+import packbert.service as service
+for stream in (sys.stdout, sys.stderr):
+    print("text", file=stream, flush=True)
+code = "import json, os, sys; json.dump([os.readlink(f'/proc/self/fd/{n}') for n in range(3)], open(sys.argv[1], 'w'))"
+subprocess.run([sys.executable, "-c", code, sys.argv[1]], check=True)
+"""
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_null_takes_the_place_of_closed_descriptors(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    redirections = " ".join(f"{number}>&-" for number in closed)
+    report = tmp_path / "report"
+    command = f'exec "$0" "$@" {redirections}'
+    finished = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, "-c", REPORT, str(report)],
+        check=False,
+        stdin=subprocess.PIPE,
+        capture_output=True,
+    )
+    assert (finished.returncode, finished.stderr) == (0, b"" if 2 in closed else b"text\n")
+    opened = [number for number, path in enumerate(json.loads(report.read_text())) if path == os.devnull]
+    assert opened == list(closed)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.harness.poison import poison_word
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine import calibration
@@ -153,22 +152,6 @@ def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner
     assert concurrency_for(LargeArtifact(folder, dataclasses.replace(manifest, device="cuda"), ""), 4) == Concurrency(
         max_in_flight=2
     )
-
-
-def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: Path, tmp_path: Path) -> None:
-    _, bad = poison_word(bert_artifact, tmp_path / "poisoned")
-    with open_runner(tmp_path / "poisoned", threads=1) as poisoned:
-        rows, _ = poisoned.run_sync([tokens(2, bad, 3)])
-        assert rows == [None]
-        healthy = [tokens(2, 10, 3), tokens(2, *[20] * 15, 3)]
-        rows, _ = poisoned.run_sync([healthy[0], tokens(2, bad, 3), healthy[1]])
-        assert rows[1] is None
-        for one, row in zip(healthy, (rows[0], rows[2]), strict=True):
-            alone = poisoned.run_sync([one])[0][0]
-            assert alone is not None
-            assert row is None or np.array_equal(row["cls"], alone["cls"])  # finite means right, bit for bit
-        rows, _ = poisoned.run_sync([healthy[1], tokens(2, *[bad] * 15, 3)])  # too long for one attention row
-        assert [row is None for row in rows] == [False, True]
 
 
 @pytest.mark.parametrize(

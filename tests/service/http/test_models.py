@@ -180,23 +180,20 @@ def test_a_deadline_of_the_client_holds_for_the_model_that_it_names(service: htt
     assert (late.status_code, late.json()["code"]) in {(413, "too_much_for_deadline"), (503, "deadline")}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
-        ("/embed", {"inputs": "a", "model": "third"}, lambda content: content["error"]),
-        ("/models/third/embed", {"inputs": "a"}, lambda content: content["error"]),
-        ("/v2/models/third/infer", {"inputs": []}, lambda content: content["error"]),
-        ("/v1/embeddings", {"input": "a", "model": "third"}, lambda content: content["error"]["message"]),
-        ("/models/third/v1/embeddings", {"input": "a"}, lambda content: content["error"]["message"]),
-    ],
-)
-def test_an_unknown_model_has_the_shape_of_its_route_and_names_others(
-    service: httpx.Client, path: str, body: Any, message: Callable[[Any], str]
-) -> None:
-    response = service.post(path, json=body)
-    assert response.status_code == 404
-    assert "third" in message(response.json())
-    assert message(response.json()).endswith("this server has first, second")
+def test_an_unknown_model_has_the_shape_of_its_route_and_names_others(service: httpx.Client) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/embed": {"inputs": "a", "model": "third"},
+        "/models/third/embed": {"inputs": "a"},
+        "/v2/models/third/infer": {"inputs": []},
+        "/v1/embeddings": {"input": "a", "model": "third"},
+        "/models/third/v1/embeddings": {"input": "a"},
+    }
+    for path, body in bodies.items():
+        response = service.post(path, json=body)
+        error = response.json()["error"]
+        message = error["message"] if "/v1/" in path else error
+        assert (response.status_code, "third" in message) == (404, True)
+        assert message.endswith("this server has first, second")
 
 
 def test_a_swap_needs_its_own_key(workers: httpx.Client) -> None:

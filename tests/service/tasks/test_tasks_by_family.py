@@ -1,5 +1,7 @@
 """Every task on every family's golden checkpoint, through the real queue, against transformers' pipelines."""
 
+import math
+from functools import partial
 from typing import Any
 
 import httpx
@@ -9,8 +11,9 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import NoSuchHead
 from packbert.service.http.dialects.native import ROUTES
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
-from packbert.service.tasks.flow import TaskResult
-from packbert.service.tasks.inputs import NspRequest
+from packbert.service.tasks.flow import Read, TaskResult, Tasks
+from packbert.service.tasks.inputs import NspRequest, TruncationFields
+from packbert.service.tasks.likelihood import score_sentences
 from packbert.service.tasks.pairs import nsp
 from packbert.service.tasks.predict import PredictRequest, predict
 from packbert.service.tasks.tag import TagRequest, tag
@@ -83,3 +86,87 @@ def test_tag_offsets_are_python_string_indices_for_chinese_and_emoji(tagger: htt
     assert {text[one["start"] : one["end"]] for one in tags} <= {"😀", "hello", "北", "京", "👩‍👩‍👧", "world"}
     assert [text[one["start"] : one["end"]] for one in tags] == [one["word"] for one in tags]
     assert len(tags) >= 3
+
+
+SENTENCES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
+TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # of a log-probability; int8 as for single channels of these small models
+each_family = pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "fp32") for name in SENTENCES), ("bert", "int8"), ("roberta", "int8")]
+)
+VARIANTS: tuple[Any, ...] = ("within_word", "original")
+
+
+def fill(body: dict[str, Any]) -> tuple[Read, FillMaskRequest]:
+    return fill_mask, FillMaskRequest.model_validate(body)
+
+
+async def score(tasks: Tasks, _: None, texts: list[str], variant: Any) -> Any:
+    return await score_sentences(tasks, texts, TruncationFields(), variant)
+
+
+@each_family
+def test_a_likelihood_has_the_log_probability_of_each_masked_token(
+    name: str, precision: str, exported: Exported
+) -> None:
+    known = answers(f"sentences/{name}")["score"]
+    cases = {variant: [one for one in known if one["variant"] == variant] for variant in VARIANTS}
+    texts = [one["text"] for one in cases["original"]]
+    asked = [(partial(score, texts=texts, variant=variant), None) for variant in VARIANTS]
+    results = ask_at_once(exported(name, precision).root, asked)
+    for result, variant in zip(results, VARIANTS, strict=True):
+        assert result.tokens == sum(one["cost_tokens"] for one in cases[variant])
+        for found, one in zip(result.value, cases[variant], strict=True):
+            logs = [token["log_probability"] for token in one["tokens"]]
+            assert [token.pop("log_probability") for token in found["tokens"]] == pytest.approx(
+                logs, abs=TOLERANCE[precision]
+            )
+            assert found["tokens"] == [
+                {key: value for key, value in token.items() if key != "log_probability"} for token in one["tokens"]
+            ]
+            assert (found["variant"], found["cost_tokens"]) == (variant, one["cost_tokens"])
+            total = found["pseudo_log_likelihood"]
+            assert total == pytest.approx(sum(logs), abs=TOLERANCE[precision] * len(logs))
+            assert found["per_token"] == pytest.approx(total / len(logs))
+            assert found["per_word"] == pytest.approx(total / one["words"])
+            assert found["pseudo_perplexity"] == pytest.approx(math.exp(-total / len(logs)))
+
+
+@each_family
+def test_words_of_several_pieces_are_scored_from_left_to_right(name: str, precision: str, exported: Exported) -> None:
+    cases, tolerance = answers(f"sentences/{name}")["words"], TOLERANCE[precision]
+    bodies = [
+        {"inputs": one["inputs"], "targets": one["targets"], "top_k": one["top_k"] if precision == "fp32" else 5}
+        for one in cases
+    ]
+    results = ask_at_once(exported(name, precision).root, map(fill, bodies))
+    for result, one in zip(results, cases, strict=True):
+        per_mask = result.value if len(one["answer"]) > 1 else [result.value]
+        for found, expected in zip(per_mask, one["answer"], strict=True):
+            assert [x["score"] for x in found] == sorted((x["score"] for x in found), reverse=True)
+            if precision == "fp32":
+                assert [x["target"] for x in found] == [x["target"] for x in expected]
+            by_target = {x["target"]: x for x in found}
+            for want in expected:
+                got = by_target[want["target"]]
+                assert got["log_probability"] == pytest.approx(
+                    want["log_probability"], abs=tolerance * len(want["tokens"])
+                )
+                assert (got["tokens"], got["token"]) == (want["tokens"], want["tokens"][0])
+                assert len(got["pieces"]) == len(want["tokens"])
+                assert got["log_probability_per_piece"] == pytest.approx(got["log_probability"] / len(want["tokens"]))
+                assert got["score"] == pytest.approx(math.exp(got["log_probability_per_piece"]))
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_masks_filled_together_are_those_of_a_slow_beam_search(name: str, exported: Exported) -> None:
+    cases = answers(f"sentences/{name}")["joint"]
+    bodies = [{"inputs": one["inputs"], "joint": True, "beam": one["beam"], "top_k": one["top_k"]} for one in cases]
+    results = ask_at_once(exported(name).root, map(fill, bodies))
+    for result, one in zip(results, cases, strict=True):
+        for found, expected in zip(result.value, one["answer"], strict=True):
+            assert found["log_probability"] == pytest.approx(expected["log_probability"], abs=1e-4)
+            assert {key: found[key] for key in ("tokens", "order", "sequence")} == {
+                key: expected[key] for key in ("tokens", "order", "sequence")
+            }
+            assert found["score"] == pytest.approx(math.exp(found["log_probability"]))
+            assert sum(found["log_probabilities"]) == pytest.approx(found["log_probability"])
