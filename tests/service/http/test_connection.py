@@ -318,16 +318,6 @@ async def test_trailers_are_not_passed_on_as_headers(connection: Client) -> None
     assert connection.statuses == [200, 200]
 
 
-@pytest.mark.parametrize("size", [1, 0x1000])
-@pytest.mark.parametrize("first", range(6))
-@connected
-async def test_a_long_chunked_body_does_not_count_as_trailers(connection: Client, size: int, first: int) -> None:
-    chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
-    chunks = chunk * 400
-    await connection.send(IN_CHUNKS + chunks[:first], *cut(chunks[first:], len(chunk)), b"0\r\n\r\n")
-    assert connection.transport.written.endswith(b"\r\n\r\n%d" % (400 * size))
-
-
 @pytest.mark.parametrize(("read_per_second", "aborted"), [(0, True), (9, True), (20, False), (1000, False)])
 @connected
 async def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(

@@ -185,20 +185,6 @@ def urls(serve: Serve, bert_artifact: Path) -> list[str]:
     return [str(serve(bert_artifact, BERT_POOLING=pooling).base_url) for pooling in ("cls", "mean")]
 
 
-def test_a_server_with_other_defaults_continues_no_job_of_the_client(
-    urls: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, output = tmp_path / "in.txt", tmp_path / "out.npy"
-    source.write_text("\n".join(TEXTS) + "\n", "utf-8")
-    command = ["embed", str(source), "-o", str(output), "--skip-errors", "--url"]
-    process = start(["packbert", "client", *command, urls[0]])
-    wait_for_a_part(process, tmp_path / "out.npy.parts")
-    kill(process)
-    assert client_main([*command, urls[1]]) == 2
-    assert 'parts of another job: pooling was "cls" and is "mean"' in capsys.readouterr().err
-    assert not output.exists()
-
-
 def test_a_server_that_changes_adds_no_part_to_a_running_job(
     urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

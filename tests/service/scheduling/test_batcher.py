@@ -437,41 +437,6 @@ def chunk_of(*numbers: int, length: int = 4, left: int = 0) -> Chunk[Tokens]:
     return Chunk([sequence(n, length) for n in numbers], left=left)
 
 
-def numbers_of(*chunks: Chunk[Tokens]) -> list[int]:
-    return [int(row["cls"][0]) for chunk in chunks for row in chunk.rows]
-
-
-@played
-async def test_each_chunk_runs_when_it_is_there_and_has_its_rows(time: FakeTime) -> None:
-    runner = FakeRunner()
-    async with serving(runner, time) as batcher:
-        request = admit(batcher, 20, 5)
-        first, empty, *later = chunk_of(1, 2, left=12), chunk_of(left=30), chunk_of(3, left=8), chunk_of(4, 5)
-        for chunk in (first, empty):
-            await batcher.send(request, chunk)
-        assert runner.batches == [[1, 2]]
-        dones = [batcher.send(request, chunk) for chunk in later]
-        for done in dones:
-            await done
-        assert numbers_of(first, empty, *later) == [1, 2, 3, 4, 5]
-        batcher.leave(request, answered=True)
-        assert runner.ran == dict.fromkeys(range(1, 6), 1)
-        assert batcher.counts == RequestCounts(received=1, answered=1)
-
-
-@played
-async def test_what_is_expected_counts_as_waiting_until_the_request_leaves(time: FakeTime) -> None:
-    async with serving(FakeRunner(held=True), time) as batcher:
-        queue, request = batcher.queue, admit(batcher, 600, 10)
-        assert (queue.tokens, queue.held, queue.drain_seconds) == (0, 600, 6.0)
-        batcher.send(request, chunk_of(*range(5), length=40, left=300))
-        assert (queue.tokens, queue.held, queue.expected) == (200, 500, 500)
-        for _ in range(2):
-            batcher.leave(request)
-        assert (queue.tokens, queue.held, queue.expected) == (0, 0, 0)
-        assert batcher.counts == RequestCounts(received=1, cancelled=1)
-
-
 @played
 async def test_a_request_beyond_its_deadline_is_refused_with_a_size_that_fits(time: FakeTime) -> None:
     async with serving(FakeRunner(), time) as batcher:
