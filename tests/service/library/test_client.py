@@ -188,34 +188,21 @@ def test_a_service_with_an_admin_port_answers_calls_and_refuses_jobs(bert_artifa
             run_job(Job(task="embed", source=texts_file, output=texts_file.with_name("out.npy")), client)
 
 
-def test_a_request_that_is_too_large_as_a_whole_is_divided(client: Client) -> None:
-    pairs = [(f"dog {number}", "is hairy") for number in range(9)]
-    whole = client.one_call
-
-    def refuse_more_than_two(task: str, **fields: Any) -> Any:
-        def call(chunks: Any) -> Any:
-            for chunk in chunks:
-                if len(chunk) > 2:
-                    yield RequestFailed("too many", status=413), chunk
-                else:
-                    yield from whole(task, **fields)([chunk])
-
-        return call
-
-    expected = client.nsp(pairs)
-    client.one_call = refuse_more_than_two  # type: ignore[method-assign]
-    assert client.nsp(pairs) == expected
-
-
-def test_the_halves_of_a_request_are_of_one_model_too(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+@pytest.mark.parametrize("digests", ["aa", "ab"])
+def test_a_request_that_is_too_large_is_divided_and_its_halves_are_of_one_model(
+    digests: str, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
     client.embed(TEXTS)
-    digests = iter("ab")
+    left = iter(digests)
 
     def handle(request: httpx.Request) -> httpx.Response:
         count = len(json.loads(request.content)["inputs"])
-        return httpx.Response(413, json={"error": "too many"}) if count > 2 else vectors(count, next(digests))
+        return httpx.Response(413, json={"error": "too many"}) if count > 2 else vectors(count, next(left))
 
     respond(monkeypatch, client, handle)
+    if digests == "aa":
+        assert client.embed(["my dog"] * 4).shape == (4, 3)
+        return
     with pytest.raises(RequestFailed, match="the answers are of two models"):
         client.embed(["my dog"] * 4)
 
