@@ -195,6 +195,23 @@ def test_no_request_ends_later_than_under_equal_sharing(found: list[tuple[float,
         assert one.ended <= ends[one] + 3 * 4 / 10
 
 
+@pytest.mark.parametrize("rate", [0.5 * RATE, RATE, 5 * RATE])
+def test_most_clients_succeed_when_they_retry_as_told(rate: float) -> None:
+    queue = make_queue(token_budget=BUDGET, max_tokens=80_000, max_wait_seconds=LIMIT, tokens_per_second=rate)
+    device, tries, served = Simulation(queue, rate), [(0.0, client, 0) for client in range(24)], 0
+    while tries:
+        at, client, failed = heapq.heappop(tries)
+        while device.queue.oldest is not None and device.now < at:
+            device.run_batch()
+        device.now = max(device.now, at)
+        one = Arrival(device.now, [60] * 1000)
+        if device.admit(one):
+            served += 1
+        elif failed < 2:
+            heapq.heappush(tries, (one.retry_at or 0.0, client, failed + 1))
+    assert served >= 18
+
+
 LOADS = [0.7, 0.95, 1.3]  # of the device
 DEVICE_RATE, DEVICE_BUDGET = 512.0, 512
 COUNTS = [1, 1, 1, 1, 4, 32, 300]  # texts of a request
