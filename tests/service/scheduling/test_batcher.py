@@ -354,7 +354,7 @@ async def test_a_failing_batch_fails_only_the_culprit(time: FakeTime, depth: int
 async def test_the_error_names_the_failing_input_unless_the_batch_is_not_split(
     time: FakeTime, failures_before: int, index: int | None
 ) -> None:
-    async with serving(FakeRunner(poisoned={5}), time) as batcher:
+    async with serving(FakeRunner(poisoned={5}), time, make_queue(token_budget=64)) as batcher:
         batcher.failures_in_a_row = failures_before
         with pytest.raises(InferenceFailed) as failure:
             await submit(batcher, [sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
