@@ -47,6 +47,9 @@ class Artifact:
         return run(self.folder / MODEL, sequences, open_once, of_means=self.manifest.classifies_mean)
 
 
+Exported = Callable[..., Artifact]  # the fixture: a golden checkpoint's name, a precision -> its artifact
+
+
 def distance(got: np.ndarray, want: np.ndarray) -> float:
     """The largest difference relative to fp32's tolerance: at most 1 if the two are equal."""
     return float((np.abs(got - want) / (ABSOLUTE + RELATIVE * np.abs(want).max())).max())

@@ -114,6 +114,12 @@ async def settle(turns: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """Waits turn by turn, also for what a thread does."""
+    while not holds():  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0)
+
+
 def sequence(number: int, length: int = 4) -> Tokens:
     """Its ids are its number, so that its answer is different from any other."""
     return Tokens(ids=np.full(length, number, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))

@@ -1,7 +1,7 @@
 """The tasks of an artifact, and the HTTP application over them, in the test's own process: no start of a service."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,7 +17,7 @@ from packbert.service.http.app import create_app
 from packbert.service.observability.metrics import Metrics
 from packbert.service.scheduling.request import Chunk
 from packbert.service.settings import Settings
-from packbert.service.tasks.flow import Tasks
+from packbert.service.tasks.flow import Read, TaskResult, Tasks, answer_request
 from tests.service.engine.runners import open_runner
 from tests.service.fakes import InstantQueue, OnlyModel
 from tests.service.tokenization.reading import open_tokenizer
@@ -73,6 +73,16 @@ def ask_engine(folder: Path, question: Callable[[Tasks], Any], **settings: Any) 
             await engine.close()
 
     return asyncio.run(story())
+
+
+def ask_at_once(folder: Path, asked: Iterable[tuple[Read, Any]], **settings: Any) -> list[TaskResult]:
+    """The results of tasks with their requests, which are neighbours in the batches of an engine."""
+
+    async def question(tasks: Tasks) -> list[TaskResult]:
+        return await asyncio.gather(*(answer_request(tasks, read, request) for read, request in asked))
+
+    found: list[TaskResult] = ask_engine(folder, question, **settings)
+    return found
 
 
 class InProcessModel(OnlyModel):

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.address import begin_no_connection, notify, wait_until_ready
-from packbert.service.settings import Settings
 from tests.service.fakes import play
 
 
@@ -75,12 +74,6 @@ def test_a_manager_that_is_gone_stops_no_service(tmp_path: Path, caplog: pytest.
     notify(str(tmp_path / "gone"))
     (line,) = caplog.messages
     assert line.startswith(f"NOTIFY_SOCKET is {tmp_path / 'gone'}, which cannot be reached ([Errno 2]")
-
-
-def test_the_socket_is_the_one_that_the_manager_names() -> None:
-    settings = {"BERT_MODEL": "x"}
-    assert Settings.from_environment(settings | {"NOTIFY_SOCKET": "/run/notify"}).notify_socket == "/run/notify"
-    assert Settings.from_environment(settings).notify_socket == ""
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -1,30 +1,50 @@
 """The command line: flags in groups, errors in words that name the flag, and two examples for each command."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from packbert.model_export.__main__ import cli
+from packbert.service import __main__ as service_main
 from packbert.service.flags import GROUPS, in_flags, variables_of
+from packbert.service.library.bulk_command import main as bulk_main
+from packbert.service.library.client_command import main as client_main
 from packbert.service.settings import Settings
 from tests.paths import ROOT
 
-COMMANDS = ("serve", "export", "describe", "download", "bulk", "client")
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "serve": service_main.main,
+    **{name: partial(cli, command=name) for name in ("export", "describe", "download")},
+    "bulk": bulk_main,
+    "client": client_main,
+}
 
 
-def packbert(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
-    return subprocess.run(
-        [sys.executable, "-m", "packbert", *words],
-        cwd=ROOT,
-        env=inherited | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Has no BERT_* variable; those that a command sets, and its handlers of signals, end with the test."""
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"BERT_{name.upper()}", "")
+        monkeypatch.delenv(f"BERT_{name.upper()}")
+    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    for number, handler in handlers:
+        signal.signal(number, handler)
+
+
+def run(command: str, *words: str) -> object:
+    """The exit code of a command, in this process."""
+    try:
+        return COMMANDS[command](words)
+    except SystemExit as ended:
+        return ended.code
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -81,10 +101,9 @@ def test_models_with_names_are_several() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_shows_two_examples(command: str) -> None:
-    ended = packbert(command, "--help")
-    assert ended.returncode == 0
-    examples = ended.stdout.partition("\nexamples:\n")[2].splitlines()
+def test_each_command_shows_two_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--help") == 0
+    examples = capsys.readouterr().out.partition("\nexamples:\n")[2].splitlines()
     assert len(examples) == 2
     assert all(f"packbert {command} " in line for line in examples)
 
@@ -134,14 +153,22 @@ def test_an_unknown_argument_ends_the_process(
             {},
             "packbert bulk: there is no place for the argument o.npy in `packbert bulk --model MODEL INPUT OUTPUT ",
         ),
-        (["surve"], {}, "packbert: there is no command surve (did you mean serve?)"),
     ],
 )
-def test_an_error_names_the_flag_or_the_variable(words: list[str], variables: dict[str, str], sentence: str) -> None:
-    ended = packbert(*words, **variables)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(sentence)
-    assert ended.stdout == ""
+@pytest.mark.usefixtures("clean_process")
+def test_an_error_names_the_flag_or_the_variable(
+    words: list[str],
+    variables: dict[str, str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run(*words) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err[: len(sentence)]) == ("", sentence)
 
 
 def test_a_message_names_flags_only_for_what_flags_set() -> None:
@@ -150,11 +177,48 @@ def test_a_message_names_flags_only_for_what_flags_set() -> None:
     assert in_flags(listed := "unknown setting BERT_A; known are BERT_PORT", {"BERT_PORT": "9"}) == listed
 
 
-def test_the_client_ends_with_a_sentence_where_no_server_is(tmp_path: Path) -> None:
-    source = tmp_path / "in.txt"
-    source.write_text("my dog\n", "utf-8")
-    address = ["--url", "http://127.0.0.1:1", "--patience", "0"]
-    ended = packbert("client", "embed", str(source), "-o", str(tmp_path / "out.npy"), *address)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("packbert client: no server answers at http://127.0.0.1:1/info: ")
-    assert ended.stderr.count("\n") == 1
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["surve"], 2, "packbert: there is no command surve (did you mean serve?)\n\nusage: packbert COMMAND"),
+        (
+            ["client", "embed", "pyproject.toml", "-o", "o.npy", "--url", "http://127.0.0.1:1", "--patience", "0"],
+            1,
+            "packbert client: no server answers at http://127.0.0.1:1/info: ",
+        ),
+    ],
+)
+def test_the_process_of_a_command_ends_with_its_code_and_one_sentence(
+    words: list[str], code: int, sentence: str
+) -> None:
+    command = [sys.executable, "-m", "packbert", *words]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert ended.stderr.startswith(sentence)
+    assert "Traceback" not in ended.stderr
+
+
+REPORT = """
+import os, subprocess, sys
+import packbert.service as service
+for stream in (sys.stdout, sys.stderr):
+    print("text", file=stream, flush=True)
+code = "import json, os, sys; json.dump([os.readlink(f'/proc/self/fd/{n}') for n in range(3)], open(sys.argv[1], 'w'))"
+subprocess.run([sys.executable, "-c", code, sys.argv[1]], check=True)
+"""
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_null_takes_the_place_of_closed_descriptors(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    redirections = " ".join(f"{number}>&-" for number in closed)
+    report = tmp_path / "report"
+    command = f'exec "$0" "$@" {redirections}'
+    finished = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, "-c", REPORT, str(report)],
+        check=False,
+        stdin=subprocess.PIPE,
+        capture_output=True,
+    )
+    assert (finished.returncode, finished.stderr) == (0, b"" if 2 in closed else b"text\n")
+    opened = [number for number, path in enumerate(json.loads(report.read_text())) if path == os.devnull]
+    assert opened == list(closed)

@@ -32,7 +32,7 @@ NEVER_LOADS = (
     "from packbert.service.__main__ import run; run(sys.argv[1:])"
 )
 FIRST, LATER, SWAP = "first start", "later start", "swap"
-MOMENTS = {FIRST: 7, LATER: 5, SWAP: 5}  # and one more at the end of each
+MOMENTS = {FIRST: 4, LATER: 3, SWAP: 3}  # and one more at the end of each
 
 
 class Life:
@@ -137,7 +137,7 @@ def live(kind: str, folder: Path, artifact: Path, *, moment: float | None = None
 
 
 def test_sigterm_at_any_moment_ends_the_process_and_leaves_nothing_half(tmp_path: Path, bert_artifact: Path) -> None:
-    """At 20 moments of a start with an export, of one without, and of a swap; each second time it comes twice."""
+    """At 13 moments of a start with an export, of one without, and of a swap; each second time it comes twice."""
     with ThreadPoolExecutor(3) as pool:
         whole = {kind: pool.submit(live, kind, tmp_path / kind, bert_artifact) for kind in MOMENTS}
         ended = []

@@ -108,6 +108,7 @@ def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> Non
     assert [line["code"] for line in lines if line.get("status") == 422] == ["invalid"]
     (serving,) = (line["message"] for line in lines if line["message"].startswith("serving "))  # once, and a sentence
     assert serving == f"serving bert (bert, fp32, cpu) on {process.url}"
+    assert any(line["message"].startswith("/embed by default: pooling cls") for line in lines)
     assert "private" not in output
     assert "topsecret" not in output
 

@@ -1,6 +1,5 @@
 """What is scraped: every series from the start, sums that add up, labels from fixed sets."""
 
-import asyncio
 import math
 import os
 import re
@@ -19,9 +18,9 @@ from packbert.service.observability.scrape import StateCollector, render
 from packbert.service.observability.series import REASONS, REQUEST_SECONDS
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.request import Chunk
-from packbert.service.scheduling.watchdog import BatchReport, Watchdog
+from packbert.service.scheduling.watchdog import BatchReport
 from packbert.service.workers.supervisor import open_file
-from tests.service.fakes import FakeRunner, FakeTime, make_queue, played, sequence, settle, submit
+from tests.service.fakes import FakeRunner, FakeTime, make_queue, played, sequence
 
 
 def text_of(metrics: Metrics) -> str:
@@ -142,9 +141,9 @@ def test_labels_that_are_not_known_from_the_start_are_summed_and_continued(files
 
 
 @pytest.mark.parametrize("has_file", [False, True], ids=["memory", "file"])
-def test_there_is_room_for_a_thousand_models_and_for_every_status(files: dict[str, Files], has_file: bool) -> None:
+def test_there_is_room_for_hundreds_of_models_and_for_every_status(files: dict[str, Files], has_file: bool) -> None:
     metrics = Metrics("worker-0", files) if has_file else Metrics()
-    for number in range(1000):
+    for number in range(300):
         metrics.loaded(f"model-{number}", 0.5)
         metrics.in_memory(f"model-{number}", True)
         metrics.agreed(f"model-{number}", [1.0], [True])
@@ -154,8 +153,8 @@ def test_there_is_room_for_a_thousand_models_and_for_every_status(files: dict[st
             metrics.refused(f"task-{number}", status, "invalid")
         metrics.operational("/health", status)
     values = render_metrics(metrics)
-    assert values['bert_load_seconds_sum{model="model-999"}'] == 0.5
-    assert values['bert_shadow_seconds_sum{by="shadow",model="model-999"}'] == 0.2
+    assert values['bert_load_seconds_sum{model="model-299"}'] == 0.5
+    assert values['bert_shadow_seconds_sum{by="shadow",model="model-299"}'] == 0.2
     assert sum(name.startswith("bert_requests_total") for name in values) >= 200 * 20
 
 
@@ -212,35 +211,3 @@ async def test_waiting_tokens_include_those_expected_from_tokenizing(time: FakeT
     assert (values["bert_waiting_tokens"], values["bert_inflight_requests"]) == (204, 1)
     assert values["bert_wait_seconds_estimated"] > 0
     batcher.leave(request)
-
-
-@played
-async def test_received_is_the_sum_of_all_ends_and_those_in_flight(time: FakeTime) -> None:
-    runner = FakeRunner(held=True, poisoned={2})
-    batcher = Batcher(
-        run=runner.run,
-        queue=make_queue(token_budget=8, max_tokens=20),
-        clock=time.clock,
-        watchdog=Watchdog(time.clock),
-    )
-    metrics = Metrics()
-    metrics.observe_queue({"": batcher}, "CPU", degraded=False)
-    serving = asyncio.create_task(batcher.serve())
-    tasks = [asyncio.create_task(submit(batcher, [sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
-    await settle()
-    tasks[4].cancel()
-    for step in range(4):
-        values = render_metrics(metrics)
-        ended = sum(
-            values[f'bert_queue_requests_total{{outcome="{end}"}}']
-            for end in ("answered", "failed", "refused", "cancelled", "expired")
-        )
-        assert values['bert_queue_requests_total{outcome="received"}'] == ended + values["bert_inflight_requests"] == 8
-        if step == 1:
-            await asyncio.sleep(7.5)  # the deadline of one who still waits passes
-        runner.release()
-        await settle()
-    assert values["bert_inflight_requests"] == values["bert_waiting_tokens"] == 0
-    await asyncio.gather(*tasks, return_exceptions=True)
-    batcher.close("end")
-    await serving

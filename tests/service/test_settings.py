@@ -12,19 +12,39 @@ from packbert.service.settings import GONE, Settings, SettingsError
 from tests.paths import ROOT
 
 GOOD = {"BERT_MODEL": "/models/bert"}
+COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
 
-def test_the_model_is_all_that_must_be_set() -> None:
-    settings = Settings.from_environment(GOOD)
-    assert (settings.model, settings.port) == ("/models/bert", 8080)
-
-
-def test_the_cache_is_in_a_folder_of_the_user() -> None:
-    settings = Settings.from_environment(GOOD | {"XDG_CACHE_HOME": "/data"})
-    assert settings.cache_folder == Path("/data/packbert")
-    given = Settings.from_environment({"BERT_MODEL": "/a", "BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"})
-    assert given.cache_folder == Path("/cache")
-    assert Settings.from_environment({"BERT_MODEL": "/a"}).cache_folder == Path("~/.cache/packbert").expanduser()
+@pytest.mark.parametrize(
+    ("variables", "name", "value"),
+    [
+        ({}, "model", "/models/bert"),
+        ({}, "port", 8080),
+        ({"PATH": "/bin", "BERT_PORT": "9"}, "port", 9),
+        ({"BERT_TRUNCATE": "true"}, "truncate", True),
+        ({"BERT_DRAIN_SECONDS": "0.5"}, "drain_seconds", 0.5),
+        ({"BERT_API_KEY": ""}, "api_key", ""),
+        ({"BERT_MEMORY_LIMIT": "4GiB"}, "memory_limit", 4 * 2**30),
+        ({"BERT_MEMORY_LIMIT": "4GB"}, "memory_limit", 4 * 10**9),
+        ({"BERT_MEMORY_LIMIT": "1000"}, "memory_limit", 1000),
+        ({"XDG_CACHE_HOME": "/data"}, "cache_folder", Path("/data/packbert")),
+        ({"BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"}, "cache_folder", Path("/cache")),
+        ({}, "cache_folder", Path("~/.cache/packbert").expanduser()),
+        ({"NOTIFY_SOCKET": "/run/notify"}, "notify_socket", "/run/notify"),
+        ({}, "notify_socket", ""),
+        ({}, "tracing", False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_SERVICE_NAME": "bert"}, "tracing", False),
+        (COLLECTOR, "tracing", True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, "tracing", True),
+        (COLLECTOR | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "tracing", True),
+        (COLLECTOR | {"OTEL_SDK_DISABLED": "true"}, "tracing", False),
+        (COLLECTOR | {"OTEL_TRACES_EXPORTER": "none"}, "tracing", False),
+    ],
+)
+def test_the_model_is_all_that_must_be_set_and_values_are_parsed(
+    variables: dict[str, str], name: str, value: object
+) -> None:
+    assert getattr(Settings.from_environment(GOOD | variables), name) == value
 
 
 @pytest.mark.parametrize(
@@ -37,18 +57,6 @@ def test_the_cache_is_in_a_folder_of_the_user() -> None:
 def test_one_model_is_named(variables: dict[str, str], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         Settings.from_environment(variables)
-
-
-def test_a_size_has_a_unit_or_is_in_bytes() -> None:
-    for value, size in {"4GiB": 4 * 2**30, "4GB": 4 * 10**9, "1000": 1000}.items():
-        assert Settings.from_environment(GOOD | {"BERT_MEMORY_LIMIT": value}).memory_limit == size
-
-
-def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
-    settings = Settings.from_environment(
-        GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"}
-    )
-    assert (settings.port, settings.truncate, settings.drain_seconds) == (9, True, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -67,22 +75,13 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_TIMEOUT", "1", r"unknown setting BERT_TIMEOUT \(did you mean BERT_TIMEOUT_MS\?\); known are "),
         ("BERT_XYZZY", "1", "unknown setting BERT_XYZZY; known are BERT_ACCESS_LOG, "),
         ("BERT_PORT", "http", "BERT_PORT: http is not a whole number from 0 to 65535"),
-        ("BERT_PORT", "65536", "BERT_PORT: "),
         ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: maybe is not true or false"),
-        ("BERT_TRUNCATE", "", "BERT_TRUNCATE: "),
         ("BERT_POOLING", "max", "BERT_POOLING: max is not one of cls, mean, pooler, sentence"),
-        ("BERT_NORMALIZE", "perhaps", "BERT_NORMALIZE: "),
         ("BERT_TIMEOUT_MS", "0", "BERT_TIMEOUT_MS: "),
-        ("BERT_RUN_TIMEOUT_SECONDS", "0", "BERT_RUN_TIMEOUT_SECONDS: "),
         ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: nan is not a number above 0"),
-        ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
-        ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
-        ("BERT_RERANK", "dot", "BERT_RERANK: "),
-        ("BERT_TOKEN_BUDGET", "9999999999", "BERT_TOKEN_BUDGET: "),
         ("BERT_HOST", "", "BERT_HOST: it is empty"),  # would listen on every interface
         ("BERT_MODEL", " ", "BERT_MODEL: it is empty"),
         ("BERT_API_KEY", "secret\n", "BERT_API_KEY: "),
-        ("BERT_API_KEY", " ", "BERT_API_KEY: "),
         ("BERT_API_KEY", "sec\x07ret", "BERT_API_KEY: "),
         ("BERT_TOKEN_BUDGET", "300000", "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"),
         ("BERT_TIMEOUT_MS", "3600001", "BERT_TIMEOUT_MS: 3600001 is not a whole number from 1 to 3600000"),
@@ -130,10 +129,6 @@ def test_a_key_for_swaps_is_no_api_key(tmp_path: Path) -> None:
     for keys in ({"BERT_API_KEY": f"another, {key}"}, {"BERT_API_KEY_FILE": str(file)}):
         with pytest.raises(SettingsError, match=of_clients):
             Settings.from_environment(GOOD | {"BERT_ADMIN_KEY": key} | keys)
-
-
-def test_an_empty_key_is_none() -> None:
-    assert Settings.from_environment(GOOD | {"BERT_API_KEY": ""}).api_key == ""
 
 
 def test_every_fault_is_told_at_once() -> None:

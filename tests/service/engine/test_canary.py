@@ -18,28 +18,18 @@ def health(**calibration: object) -> Health:
     return Health(stale_seconds=30, tolerance=0.1, loading=False, **calibration)  # type: ignore[arg-type]
 
 
-def test_it_is_ready_when_a_run_went_well_lately() -> None:
+def test_it_is_ready_when_a_run_went_well_lately_and_nothing_else_is_wrong() -> None:
     assert health().reason(since_answer=29) == ""
     assert health().reason(since_answer=31) == "no run has succeeded for 31 s"
-
-
-def test_it_is_not_ready_while_loading_or_draining() -> None:
     assert Health(stale_seconds=30, tolerance=0.1).reason(since_answer=0) == "loading"
     assert health(draining=True).reason(since_answer=0) == "draining"
-
-
-def test_a_wrong_canary_makes_it_not_ready_until_one_is_right_again() -> None:
-    one = health()
-    one.canary_answered(0.2)
-    assert one.reason(since_answer=0) == "the canary's vector is wrong by 0.2"
-    one.canary_answered(0.05)
-    assert one.reason(since_answer=0) == ""
-
-
-def test_a_canary_that_is_not_a_number_is_wrong() -> None:
-    one = health()
-    one.canary_answered(float("nan"))
-    assert "wrong" in one.reason(since_answer=0)
+    for wrong in (0.2, float("nan")):
+        (one := health()).canary_answered(wrong)
+        assert one.reason(since_answer=0) == f"the canary's vector is wrong by {wrong:g}"
+        one.canary_answered(0.05)
+        assert one.reason(since_answer=0) == ""
+    (stuck := health(fault="stuck")).canary_answered(0)
+    assert stuck.reason(since_answer=0) == "stuck"
 
 
 def test_three_failed_canaries_in_a_row_end_the_process() -> None:
@@ -49,22 +39,18 @@ def test_three_failed_canaries_in_a_row_end_the_process() -> None:
     assert [one.canary_failed("x"), one.canary_failed("x"), one.canary_failed("x")] == [False, False, True]
 
 
-def test_a_fault_is_for_good() -> None:
-    one = health(fault="stuck")
-    one.canary_answered(0)
-    assert one.reason(since_answer=0) == "stuck"
-
-
 def test_a_run_without_a_vector_keeps_the_verdict_of_the_last() -> None:
-    one = health()
-    one.canary_failed("x")
-    assert not one.wrong
-    one.canary_answered(0.2)
-    one.canary_failed("x")
-    assert one.wrong
-    one.canary_answered(0)
-    one.canary_failed("x", not_finite=True)
-    assert one.wrong
+    one, verdicts = health(), list[bool]()
+    for run in (
+        lambda: one.canary_failed("x"),
+        lambda: one.canary_answered(0.2),
+        lambda: one.canary_failed("x"),
+        lambda: one.canary_answered(0),
+        lambda: one.canary_failed("x", not_finite=True),
+    ):
+        run()
+        verdicts.append(one.wrong)
+    assert verdicts == [False, True, True, False, True]
 
 
 class Engine:

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,13 +26,13 @@ from packbert.service.http.app import create_app
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from tests.export.goldens import changed
+from tests.export.goldens import Exported, changed
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
 from tests.service.engine.runners import PER_CORE, open_runner
 from tests.service.fakes import on_loop, opened
 from tests.service.in_process import client_of
-from tests.serving import fail_to_serve, running
+from tests.serving import fail_to_serve
 
 BERT = GOLDEN / "bert"
 
@@ -55,12 +54,12 @@ def test_cuda_that_cannot_be_used_stops_the_start(both: Path) -> None:
 
 def test_a_folder_with_only_a_gpu_artifact_names_the_export_to_run(both: Path, tmp_path: Path) -> None:
     shutil.copytree(both / "cuda", tmp_path / "artifact" / "cuda")
-    finished = fail_to_serve({"BERT_MODEL": str(tmp_path / "artifact")})
-    assert finished.returncode == 2
-    assert "export one with --device cpu too" in finished.stderr
-    explicit = fail_to_serve({"BERT_MODEL": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
-    assert explicit.returncode == 2
-    assert "holds no artifact for cpu, only one for cuda" in explicit.stderr
+    for asked, fault in {
+        "auto": "export one with --device cpu too",
+        "cpu": "no artifact for cpu, only one for c",
+    }.items():
+        with pytest.raises((DeviceError, ManifestError), match=fault):
+            select_artifact(tmp_path / "artifact", asked)
 
 
 def test_an_artifact_is_neither_exported_nor_copied_to_a_cache(bert_artifact: Path) -> None:
@@ -71,18 +70,6 @@ def test_an_artifact_is_neither_exported_nor_copied_to_a_cache(bert_artifact: Pa
     assert found.folder.parent == bert_artifact
     with pytest.raises(ManifestError, match="holds no artifact for cuda, only one for cpu: make one with `packbert ex"):
         find_artifact(Settings(model=str(bert_artifact), device="cuda"), refuse)
-
-
-def test_auto_falls_back_to_the_cpu_with_a_warning(both: Path) -> None:
-    settings = {"BERT_MODEL": str(both), "CUDA_VISIBLE_DEVICES": ""}
-    with running(settings) as (process, client):
-        info = client.get("/info").json()
-        assert info["device"] == "cpu"
-        assert info["execution_provider"] == "CPU"
-        assert info["degraded"]
-        assert "bert_degraded 1.0" in client.get("/metrics").text
-        process.terminate()
-        assert "DEGRADED: serving on the CPU" in process.output()
 
 
 def cuda_runtime(code: int, gpus: int) -> Any:
@@ -126,28 +113,19 @@ class InvalidOption:
         raise ValueError("no such device")
 
 
-# of ONNX Runtime with the provider, and of the package for the CPU, which warns and runs without it
-NO_GPU = pytest.raises((ValueError, DeviceError), match=r"no such device|would not run on the GPU")
-
-
 @pytest.mark.filterwarnings("ignore:Specified provider")
-def test_a_failing_gpu_provider_does_not_fall_back_to_the_cpu(both: Path) -> None:
+def test_a_gpu_session_loads_the_libraries_of_wheels_and_does_not_fall_back_to_the_cpu(
+    both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By default ONNX Runtime's Python would retry on the CPU, and raise that error."""
-    with NO_GPU:
-        CudaSession(both / "cuda" / "model.onnx", {"device_id": InvalidOption()})  # type: ignore[dict-item]
-
-
-@pytest.mark.filterwarnings("ignore:Specified provider")
-def test_opening_a_gpu_session_loads_the_libraries_of_wheels(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With API processes, the supervisor chooses the GPU and the engine opens the session."""
     loaded = []
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: loaded.append("libraries"))
-    with NO_GPU:
+    with pytest.raises((ValueError, DeviceError), match=r"no such device|would not run on the GPU"):
         CudaSession(both / "cuda" / "model.onnx", {"device_id": InvalidOption()})  # type: ignore[dict-item]
     assert loaded
 
 
-def test_the_self_test_covers_the_per_core_session(exported: Callable) -> None:
+def test_the_self_test_covers_the_per_core_session(exported: Exported) -> None:
     """Each of the two sessions in turn is another model's."""
     bert, ernie = (open_runner(exported(name).root, concurrency=PER_CORE) for name in ("bert", "ernie"))
     with bert as faulty, ernie as other:

@@ -3,13 +3,10 @@
 import asyncio
 import json
 import socket
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from tests.poison import poison_word
@@ -41,13 +38,6 @@ def _receive(connection: socket.socket, last: bytes) -> bytes:
         answer += connection.recv(10_000)
         assert answer, "the connection was closed without an answer"
     return answer
-
-
-@pytest.fixture(scope="module")
-def client(bert_artifact: Path) -> Iterator[httpx.Client]:
-    settings = slow | {"BERT_MAX_BODY_BYTES": "1000000"}
-    with running(settings | {"BERT_MODEL": str(bert_artifact)}) as (_, one):
-        yield one
 
 
 def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, tmp_path: Path) -> None:
@@ -151,44 +141,3 @@ def test_what_does_not_finish_while_draining_gets_503(bert_artifact: Path) -> No
         statuses = {one.result().status_code for one in waiting}
     assert 503 in statuses
     assert statuses <= {200, 429, 503}
-
-
-def test_callers_who_leave_are_gone_and_their_work_never_runs(client: httpx.Client) -> None:
-    before = metrics(client)
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as gone:
-        body = json.dumps(MANY).encode()
-        gone.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        until(lambda: metrics(client)["bert_waiting_tokens"] >= 1000)
-    until(lambda: metrics(client)["bert_waiting_tokens"] <= 0)
-    client.post("/embed", json={"inputs": "a cat"})
-    after = metrics(client)
-    assert (
-        after['bert_queue_requests_total{outcome="cancelled"}']
-        == before['bert_queue_requests_total{outcome="cancelled"}'] + 1
-    )
-    assert after["bert_tokens_total"] - before["bert_tokens_total"] < 2000 * 20
-    assert adds_up(after)
-
-
-def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifact: Path) -> None:
-    settings = slow | {"BERT_MODEL": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "1000"}
-    work = {"inputs": ["a cat and a dog " * 5] * 100}
-    with running(settings) as (_, client), ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda _: client.post("/embed", json=work), range(64)))
-        assert {answer.status_code for answer in answers} == {200, 429}
-        refusal = next(answer for answer in reversed(answers) if answer.status_code == 429)
-        assert refusal.json()["code"] == "overloaded"
-        asked = time.monotonic() + int(refusal.headers["retry-after"])
-        until(lambda: time.monotonic() >= asked)
-        assert client.post("/embed", json=work).status_code == 200
-        assert adds_up(metrics(client))
-
-
-def test_more_than_the_device_computes_in_time_is_refused_and_counted(client: httpx.Client) -> None:
-    many = {"inputs": ["a cat and a dog " * 15] * 2000}  # longer than the deadline, on any device
-    refused = client.post("/embed", json=many, headers={"x-request-timeout-ms": "400"})
-    assert (refused.status_code, refused.json()["code"]) == (413, "too_much_for_deadline")
-    values = metrics(client)
-    assert values['bert_queue_requests_total{outcome="refused"}'] == 1
-    assert values['bert_errors_total{reason="too_much_for_deadline"}'] == 1
-    assert adds_up(values)

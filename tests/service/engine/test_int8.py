@@ -1,7 +1,6 @@
 """A start finds int8 weights that are wrong, and what it serves in int8 is as exact as its export says."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +14,20 @@ from packbert.model_export.verification.verify import HARD_WORDS
 from packbert.service.artifact import open_artifact, read_artifact
 from packbert.service.engine.calibration import cosine, self_test
 from packbert.service.errors import DeviceError
+from tests.export.goldens import Exported
 from tests.service.engine.changed_files import with_own_digests
 from tests.service.engine.runners import open_runner
 
 
 @pytest.mark.parametrize("name", ["bert", "sample"])
-def test_the_service_is_as_exact_as_the_export(name: str, exported: Callable) -> None:
+def test_the_service_is_as_exact_as_the_export(name: str, exported: Exported) -> None:
     artifact = open_artifact(exported(name, "int8").root)
     with open_runner(artifact, threads=1) as runner:
         assert self_test(runner) == pytest.approx(artifact.manifest.verification["golden_smallest_cosine"], abs=2e-4)
         assert self_test(runner) > 0.9975
 
 
-def test_the_exports_figure_includes_texts_of_one_word(exported: Callable) -> None:
+def test_the_exports_figure_includes_texts_of_one_word(exported: Exported) -> None:
     exact, rounded = exported("sample"), exported("sample", "int8")
     frame = [exact.manifest.special_tokens[name] for name in ("cls", "sep")]
     texts = one_word_texts(exact.manifest.sizes["vocabulary"], frame)
@@ -41,7 +41,7 @@ def test_the_exports_figure_includes_texts_of_one_word(exported: Callable) -> No
     assert figures["cls_smallest_cosine"] < figures["golden_smallest_cosine"]
 
 
-def test_the_self_test_sees_weights_that_are_clipped(exported: Callable, tmp_path: Path) -> None:
+def test_the_self_test_sees_weights_that_are_clipped(exported: Exported, tmp_path: Path) -> None:
     shutil.copytree(exported("sample", "int8").root, tmp_path / "artifact")
     folder = tmp_path / "artifact" / "cpu"
     for weight in onnx.load(folder / MODEL, load_external_data=False).graph.initializer:

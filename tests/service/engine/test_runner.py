@@ -22,7 +22,6 @@ from packbert.service.engine.runner import ModelRunner, is_out_of_memory
 from packbert.service.engine.session import Arrays, Session
 from packbert.service.errors import DeviceError, InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
-from tests.poison import poison_word
 from tests.service.engine.runners import PER_CORE, open_runner
 
 
@@ -40,17 +39,6 @@ def runner(bert_artifact: Path) -> Iterator[ModelRunner]:
 
 def tokens(*ids: int) -> Tokens:
     return Tokens(ids=np.array(ids, np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls", "mean"}))
-
-
-def test_each_sequence_gets_the_same_row_as_alone(runner: ModelRunner) -> None:
-    work = [tokens(2, n, n + 1, 3) for n in range(10, 30)]
-    together, batch = asyncio.run(runner.run(work))
-    assert batch.tokens == 80
-    for one, row in zip(work, together, strict=True):
-        alone = runner.run_sync([one])[0][0]
-        assert row is not None
-        assert alone is not None
-        assert all(np.array_equal(row[name], alone[name]) for name in ("cls", "mean"))
 
 
 @pytest.mark.parametrize("concurrency", [Concurrency(2), Concurrency(2, per_core=True)])
@@ -166,27 +154,6 @@ def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner
     )
 
 
-def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: Path, tmp_path: Path) -> None:
-    _, bad = poison_word(bert_artifact, tmp_path / "poisoned")
-    with open_runner(tmp_path / "poisoned", threads=1) as poisoned:
-        rows, _ = poisoned.run_sync([tokens(2, bad, 3)])
-        assert rows == [None]
-        healthy = [tokens(2, 10, 3), tokens(2, *[20] * 15, 3)]
-        rows, _ = poisoned.run_sync([healthy[0], tokens(2, bad, 3), healthy[1]])
-        assert rows[1] is None
-        for one, row in zip(healthy, (rows[0], rows[2]), strict=True):
-            alone = poisoned.run_sync([one])[0][0]
-            assert alone is not None
-            assert row is None or np.array_equal(row["cls"], alone["cls"])  # finite means right, bit for bit
-        rows, _ = poisoned.run_sync([healthy[1], tokens(2, *[bad] * 15, 3)])  # too long for one attention row
-        assert [row is None for row in rows] == [False, True]
-
-
-def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner) -> None:
-    with pytest.raises(InferenceFailed, match="this model has 0 to 169"):
-        runner.run_sync([tokens(10**6)])
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -258,10 +225,6 @@ def test_a_core_of_its_own_gets_small_batches_unless_they_are_short(
         monkeypatch.setattr(calibration, "_rates", rates)
         assert measure(runner, token_budget=0).token_budget == budget
         assert tried == [128]
-
-
-def test_a_configured_token_budget_is_used(runner: ModelRunner) -> None:
-    assert measure(runner, token_budget=77).token_budget == 77
 
 
 def test_a_budget_beyond_those_tried_is_measured_with_the_largest_of_them(bert_artifact: Path) -> None:

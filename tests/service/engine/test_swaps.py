@@ -2,29 +2,25 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from packbert.service.artifact import open_artifact
 from packbert.service.engine.device import find_artifact
 from packbert.service.engine.engine import Device, ModelEngine
 from packbert.service.errors import Invalid, Unavailable
-from packbert.service.http.app import create_app
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
 from packbert.service.models import Models, ServedModel, make_models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import answer_request
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.service.engine.changed_files import variants
-from tests.service.fakes import on_loop, opened
-from tests.service.in_process import client_of
+from tests.service.fakes import on_loop, opened, until
 from tests.service.test_metrics import render_metrics, values_of
 
 OLD, NEW = "bert", "bert-labels"
@@ -32,17 +28,21 @@ KEY = "a key of the administrator"
 
 
 @pytest.fixture(scope="module")
-def folders(exported: Callable[..., Artifact]) -> Mapping[str, Path]:
+def folders(exported: Exported) -> Mapping[str, Path]:
     return {name: exported(name).root for name in (OLD, NEW)}
 
 
-def served(folders: Mapping[str, Path], **more: str) -> Models:
-    """A service of the models one and two, both OLD, that is not open yet."""
-    stated = f"one={folders[OLD]} two={folders[OLD]}"
-    given = {"BERT_MODELS": stated, "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
+def make_service(one: Path, two: Path, **more: str) -> Models:
+    """A service of two models in this process that is not open yet."""
+    given = {"BERT_MODELS": f"one={one} two={two}", "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
     settings = Settings.from_environment(given | more)
-    artifacts = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
-    return make_models(settings, artifacts, Metrics())
+    choices = [find_artifact(settings.of_model(name, str(folder))) for name, folder in (("one", one), ("two", two))]
+    return make_models(settings, choices, Metrics())
+
+
+def served(folders: Mapping[str, Path], **more: str) -> Models:
+    """`make_service`, whose models are both OLD."""
+    return make_service(folders[OLD], folders[OLD], **more)
 
 
 def device_of(models: Models) -> Device:
@@ -68,12 +68,6 @@ async def put_out(engine: ModelEngine) -> None:
         device.memory_limit = engine.memory_bytes + sum(one.memory_bytes for one in device.loaded) - 1
         await device._make_room(engine)
         device.memory_limit = 2**40
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits turn by turn."""
-    while not holds():  # noqa: ASYNC110 - it has no event
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
@@ -233,23 +227,3 @@ async def test_neither_the_first_model_nor_one_that_is_refused_stays_in_memory(
             assert "the self-test failed" in await refusal(models.default, wrong)
             # a thread that has just answered may still hold its work
             await until(lambda: len(engines_in_memory(of_other_tests)) == len(models.group))
-
-
-@on_loop
-async def test_of_two_swaps_at_once_each_answers_what_became_of_its_own(
-    folders: Mapping[str, Path], tmp_path: Path
-) -> None:
-    sources, _ = variants(folders[OLD], tmp_path)
-    async with opened(served(folders, BERT_ADMIN_KEY=KEY)) as models, client_of(create_app(models)) as client:
-
-        async def swap(source: Path) -> httpx.Response:
-            body, headers = {"model": "one", "source": str(source)}, {"authorization": f"Bearer {KEY}"}
-            return await client.post("/admin/models", json=body, headers=headers)
-
-        answers = await asyncio.gather(*map(swap, sources))
-        digests = [open_artifact(source).digest for source in sources]
-        assert [one.json() for one in answers] == [
-            {"model": "one", "digest": digest, "swapped": True} for digest in digests
-        ]
-        assert models.default.artifact.digest in digests
-        assert [(await swap(folders[NEW])).json()["swapped"] for _ in range(2)] == [True, False]

@@ -1,6 +1,10 @@
-"""A model that admits every request and answers none, and an application called as the server calls it."""
+"""A model that admits every request and answers none, an application called as the server calls it, and its turns."""
 
+import os
+import selectors
+import time
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +46,32 @@ class FakeModel(OnlyModel):
     def require_head(self, head: str) -> None:
         if head == self.lacks:
             raise NoSuchHead(f"no {head} head")
+
+
+class Meter(selectors.DefaultSelector):
+    """The selector of an event loop, which measures the turns between its calls."""
+
+    longest = 0.0  # seconds of the processor
+    largest = 0  # bytes in memory
+    _began = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.end_turn()
+        self.largest = max(self.largest, resident_bytes())
+        try:
+            return super().select(timeout)
+        finally:
+            self._began = time.thread_time()
+
+    def start(self) -> None:
+        self.longest, self.largest, self._began = 0.0, resident_bytes(), time.thread_time()
+
+    def end_turn(self) -> None:
+        self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> list[dict[str, Any]]:

@@ -15,32 +15,9 @@ from tests.service.in_process import ask
 from tests.service.test_metrics import values_of
 
 
-def test_fill_mask_scores_are_probabilities_over_the_whole_vocabulary(server: httpx.Client) -> None:
-    vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
-    everything = ask(server, "/fill-mask", inputs="the [MASK] is big", top_k=vocabulary)
-    assert len(everything) == vocabulary
-    assert sum(one["score"] for one in everything) == pytest.approx(1.0, abs=1e-5)
-    by_word = {one["token"]: one["score"] for one in everything}
-    for one in ask(server, "/fill-mask", inputs="the [MASK] is big", targets=["cat", "dog"]):
-        assert one["score"] == by_word[one["token"]]
-
-
 def test_a_byte_order_mark_before_a_large_body_is_skipped(server: httpx.Client) -> None:
     body = json.dumps({"inputs": "the cat sat " * 2000, "truncate": True}).encode()
     assert server.post("/embed", content=b"\xef\xbb\xbf" + body).json() == server.post("/embed", content=body).json()
-
-
-@pytest.mark.parametrize("slashes", ["/", "//"])
-def test_a_slash_after_a_path_changes_no_answer(server: httpx.Client, slashes: str) -> None:
-    """Also of a path with an error, and without a redirect, which would use the Host header."""
-    for path in ("/health", "/v1/models", "/docs", "/v1/models/bert", "/embed"):
-        plain, found = server.get(path), server.get(path + slashes)
-        own = {"error", "request_id"}
-        assert found.status_code == plain.status_code
-        assert own & {*plain.text.split('"')} or found.content == plain.content
-    body = {"inputs": "the cat"}
-    assert ask(server, f"/embed{slashes}", **body) == ask(server, "/embed", **body)
-    assert ask(server, slashes, **body) == ask(server, "/", **body)
 
 
 def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:
@@ -100,12 +77,6 @@ def test_tokens_of_a_text_beyond_the_models_limit_are_shown_and_counted(server: 
     assert ask(server, "/tokenize", inputs=[text, "a", ["a", "b"]], count=True) == [3002, 3, 5]
 
 
-def test_a_deadline_that_passes_while_tokenizing_is_an_error(server: httpx.Client) -> None:
-    body = {"inputs": ["cat " * 20_000] * 20, "count": True}
-    response = server.post("/tokenize", json=body, headers={"x-request-timeout-ms": "1"})
-    assert (response.status_code, response.json()["code"]) == (503, "deadline")
-
-
 @pytest.mark.parametrize(
     ("check", "size", "sentence"),
     [
@@ -132,12 +103,6 @@ def test_a_text_is_cut_where_the_request_says_so(server: httpx.Client) -> None:
         assert ([tokens[0]["piece"], tokens[-1]["piece"]], len(tokens)) == (pieces, 142)
         assert response.headers["x-truncated-inputs"] == "1"
     assert ask(server, "/score", inputs=text, truncate_prompt_tokens=-1)["cost_tokens"] == PER_TEXT
-
-
-def test_the_deadline_of_a_likelihood_includes_all_of_its_passes(server: httpx.Client) -> None:
-    response = server.post("/score", json={"inputs": [LONGEST] * 8}, headers={"x-request-timeout-ms": "5"})
-    code = response.json()["error"]["code"]
-    assert (response.status_code, code) in {(413, "too_much_for_deadline"), (503, "deadline")}
 
 
 def test_whole_words_are_limited_by_top_k_and_named_once(server: httpx.Client) -> None:

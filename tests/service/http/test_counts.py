@@ -2,14 +2,11 @@
 
 import os
 import time
-from pathlib import Path
 
 import httpx
 import pytest
 
-from packbert.service.http.app import TASKS
-from tests.service.in_process import serve_in_process
-from tests.service.test_metrics import render_metrics, values_of
+from tests.service.test_metrics import values_of
 
 BODY = {"inputs": ["a", "the cat"]}
 
@@ -28,13 +25,6 @@ def grown(server: httpx.Client, before: dict[str, float]) -> dict[str, float]:
         if name.startswith(kinds) and "_bucket" not in name and "seconds_sum" not in name
         if after[name] > before.get(name, 0)
     }
-
-
-def test_each_task_is_counted_from_zero(bert_artifact: Path) -> None:
-    with serve_in_process(bert_artifact) as client:
-        found = render_metrics(client.backend.metrics)
-    for task in ("infer", *(spec.name for spec in TASKS.values())):
-        assert found[f'bert_requests_total{{status="200",task="{task}"}}'] == 0
 
 
 def test_a_request_adds_its_texts_tokens_bytes_and_stages(server: httpx.Client) -> None:

@@ -4,8 +4,6 @@ import asyncio
 import gc
 import gzip
 import json
-import selectors
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -25,7 +23,7 @@ from packbert.service.settings import Settings
 from packbert.service.tasks.flow import Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import InstantQueue
-from tests.service.http.fake_model import call
+from tests.service.http.fake_model import Meter, call
 from tests.service.in_process import InProcessModel
 
 LONGEST_TURN_SECONDS = 0.25  # of processor time: 0.02 with room for any machine; the worst were 0.4 to 7 s
@@ -53,19 +51,6 @@ class FullQueue(InstantQueue):
         raise Overloaded(f"{inputs} sequences, {tokens} tokens, {timeout_seconds} s, {max_seconds} s at most")
 
 
-class Turns(selectors.DefaultSelector):
-    """Measures the turns of an event loop: the processor time of its thread between two waits."""
-
-    started, longest = 0.0, 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        self.longest = max(self.longest, time.thread_time() - self.started)
-        try:
-            return super().select(timeout)
-        finally:
-            self.started = time.thread_time()
-
-
 @dataclass(slots=True)
 class Answer:
     status: int
@@ -79,11 +64,11 @@ class Service:
 
     backend: InProcessModel
     app: Any = field(init=False)
-    turns: Turns = field(init=False)
+    turns: Meter = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
 
     def __post_init__(self) -> None:
-        self.app, self.turns = create_app(self.backend), Turns()  # type: ignore[arg-type]  # a backend has more members
+        self.app, self.turns = create_app(self.backend), Meter()  # type: ignore[arg-type]  # a backend has more members
         self.loop = asyncio.SelectorEventLoop(self.turns)
 
     def routes(self) -> dict[str, TaskSpec]:
@@ -91,11 +76,10 @@ class Service:
 
     def post(self, path: str, body: bytes, headers: dict[bytes, bytes]) -> Answer:
         scope: dict[str, Any] = {"method": "POST", "path": path, "headers": list(headers.items()), "state": {}}
-        self.turns.started, self.turns.longest = time.thread_time(), 0.0
+        self.turns.start()
         sent = self.loop.run_until_complete(call(self.app, scope, body))
-        return Answer(
-            sent[0]["status"], sent[1]["body"], max(self.turns.longest, time.thread_time() - self.turns.started)
-        )
+        self.turns.end_turn()
+        return Answer(sent[0]["status"], sent[1]["body"], self.turns.longest)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +162,7 @@ def tensor(shape: bytes, more: bytes) -> bytes:
 
 Headers = dict[bytes, bytes]
 BINARY_HEADERS = sorted({INFER.binary_header, *(spec.binary_header for spec in TASKS.values())} - {b""})
-FULL = ("/embed", "/", "/v2/models/bert/infer")  # get bodies of the largest size: one parser reads those of all routes
+FULL = ("/embed", "/v2/models/bert/infer")  # get bodies of the largest size: one parser reads those of all routes
 
 
 @lru_cache(4)

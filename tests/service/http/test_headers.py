@@ -20,10 +20,9 @@ def make_keys(**settings: Any) -> ApiKeys:
     return ApiKeys(Settings.model_validate({"model": "."} | settings))
 
 
-def admits(keys: ApiKeys, key: str, header: bytes = b"authorization") -> bool:
-    value = f"Bearer {key}" if header == b"authorization" else key
+def admits(keys: ApiKeys, key: str) -> bool:
     try:
-        keys.check({header: value.encode()})
+        keys.check({b"authorization": f"Bearer {key}".encode()})
     except Unauthorized:
         return False
     return True
@@ -35,26 +34,6 @@ def test_each_of_several_keys_is_valid_and_their_list_is_not() -> None:
     assert admits(keys, "second")
     assert not admits(keys, "first, second")
     assert not admits(keys, "")
-
-
-@pytest.mark.parametrize("header", [b"x-api-key", b"api-key"])
-def test_a_key_may_come_in_the_headers_of_other_servers(header: bytes) -> None:
-    keys = make_keys(api_key="secret")
-    assert admits(keys, "secret", header)
-    assert not admits(keys, "secre", header)
-    assert not admits(keys, "Bearer secret", header)
-
-
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
-def test_the_scheme_has_no_case(scheme: str) -> None:
-    keys = make_keys(api_key="secret")
-    keys.check({b"authorization": f"{scheme} secret".encode()})
-
-
-@pytest.mark.parametrize("value", ["secret", "Basic secret", "Bearersecret", "Token Bearer secret"])
-def test_another_scheme_is_refused(value: str) -> None:
-    with pytest.raises(Unauthorized):
-        make_keys(api_key="secret").check({b"authorization": value.encode()})
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -172,11 +151,8 @@ def test_a_body_of_very_many_members_is_refused() -> None:
 @pytest.mark.parametrize(
     ("body", "coding", "error"),
     [
-        (b"{}", b"gzip", Invalid),
-        (gzip.compress(b"{}" * 100, mtime=0)[:-9], b"gzip", Invalid),
         (gzip.compress(b"{}", mtime=0) + b"more", b"gzip", Invalid),
         (zlib.compress(b"{}"), b"deflate", Unsupported),
-        (b"{}", b"br", Unsupported),
         (b"{}", b"gzip, br", Unsupported),
     ],
 )

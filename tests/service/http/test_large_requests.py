@@ -55,23 +55,6 @@ def test_a_thousand_texts_get_the_answer_of_small_requests(client: httpx.Client,
     assert count(client, "bert_waiting_tokens") == 0
 
 
-def test_token_ids_and_pairs_are_served_in_parts_too(client: httpx.Client) -> None:
-    name = client.get("/v1/models").json()["data"][0]["id"]
-    tokens = client.post("/tokenize", json={"inputs": TEXTS[:100]}).json()
-    ids = [[token["id"] for token in one if not token["special"]] for one in tokens]
-    bodies: list[dict[str, Any]] = [{"input": TEXTS[:100]}, {"input": ids, "tokenizer": name}]
-    of_texts, of_ids = (client.post("/v1/embeddings", json=body) for body in bodies)
-    assert (of_texts.status_code, of_texts.content) == (200, of_ids.content)
-    pairs = client.post("/nsp", json={"inputs": [[one, "a dog"] for one in TEXTS]})
-    assert (pairs.status_code, len(pairs.json())) == (200, len(TEXTS))
-
-
-def test_an_invalid_text_in_a_later_part_is_named_by_its_index(client: httpx.Client) -> None:
-    answer = client.post("/embed", json={"inputs": [*TEXTS, "cat " * 600]})
-    assert (answer.status_code, answer.json()["code"], answer.json()["index"]) == (422, "too_long", 1000)
-    until(lambda: count(client, "bert_waiting_tokens") == 0, SECONDS)
-
-
 def test_clients_that_go_away_leave_nothing_behind(client: httpx.Client) -> None:
     cancelled = 'bert_queue_requests_total{outcome="cancelled"}'
     before = count(client, cancelled)

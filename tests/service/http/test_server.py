@@ -8,7 +8,7 @@ import re
 import resource
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,20 @@ import pytest
 from benchmarks.harness.client import Connection, Outcome, ask_once, get, post
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.address import ListenError
+from packbert.service.artifact import open_artifact
 from packbert.service.errors import Overloaded
-from packbert.service.http import limits as limits_module
-from packbert.service.http import server as server_module
 from packbert.service.http.connection import SLICE_BYTES
 from packbert.service.http.limits import MIN_IDLE_SECONDS
-from packbert.service.http.server import AFTER_DRAIN_SECONDS, LAST_CONNECTIONS_SECONDS, RESERVE, Server
-from tests.service.fakes import FakeTime, on_loop, settle
-from tests.service.http.fake_model import FakeModel
-from tests.service.modeless import LOOPS, play_server, run_server
+from packbert.service.http.server import (
+    AFTER_DRAIN_SECONDS,
+    LAST_CONNECTIONS_SECONDS,
+    RESERVE,
+    Server,
+    build,
+)
+from packbert.service.settings import Settings
+from tests.service.fakes import FakeTime, settle
+from tests.service.modeless import LOOPS, modeless, play_server, run_server
 
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:
@@ -47,24 +52,6 @@ def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact:
 
 
 PLACES = 5
-
-
-class OpenModel(FakeModel):
-    """Has no model to load."""
-
-    async def open(self) -> None: ...
-
-    async def loaded(self) -> str:
-        return "loading"  # so that nothing is announced
-
-    async def close(self) -> None: ...
-
-
-async def ask_health(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """The first line of the answer; empty where the server closes the connection."""
-    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-    head = await reader.readuntil(b'ok"}')
-    return head.partition(b"\r\n")[0]
 
 
 HALF = {
@@ -128,33 +115,26 @@ def test_a_server_without_places_answers_probes_and_says_it_is_full(bert_artifac
     play_server(bert_artifact, story, most=PLACES)
 
 
-@on_loop
-async def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_module, "MIN_IDLE_SECONDS", 0.0)
-    models: Any = OpenModel(port=0)
-    server = server_module.build(models.settings, models)
-    server.limits.most = 2
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    serving = asyncio.create_task(server.serve([listener]))
-    while server.models is None:  # noqa: ASYNC110 - it has no event
-        await asyncio.sleep(0.01)
-    clients = []
-    for _ in range(3):
-        clients.append(await asyncio.open_connection("127.0.0.1", port))
-        assert await ask_health(*clients[-1]) == b"HTTP/1.1 200 OK"
-    assert await clients[0][0].read() == b""
-    assert await ask_health(*clients[1]) == b"HTTP/1.1 200 OK"
-    assert len(server.limits.connections) == 2
-    for _, writer in clients:
-        writer.close()
-    server.ended.set()
-    await serving
+def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(bert_artifact: Path) -> None:
+    async def story(server: Server, port: int, time: FakeTime) -> None:
+        clients, oldest = [Connection(port) for _ in range(3)], set[Any]()
+        for client in clients:
+            outcome = await client.ask(get("/health"))
+            assert (outcome.status, is_last(outcome)) == (200, False)  # none of them is in the reserve
+            oldest = oldest or {*server.limits.connections}
+            time.now += MIN_IDLE_SECONDS
+        assert len(server.limits.connections) == 2
+        assert not oldest & server.limits.connections
+        assert (await clients[1].ask(get("/health"))).status == 200
+        for client in clients:
+            client.close()
+
+    play_server(bert_artifact, story, most=2)
 
 
-def test_a_port_that_another_process_takes_meanwhile_ends_the_start() -> None:
-    models: Any = OpenModel(port=0)
-    server = server_module.build(models.settings, models)
+def test_a_port_that_another_process_takes_meanwhile_ends_the_start(bert_artifact: Path) -> None:
+    settings = Settings(model=str(bert_artifact), port=0)
+    server = build(settings, modeless(open_artifact(bert_artifact), settings))
     with socket.socket() as other, socket.socket() as own:
         for each in (other, own):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -316,71 +296,44 @@ def test_no_response_and_no_connection_leaves_a_cycle(bert_artifact: Path, loop:
 LINE = b" HTTP/1.1\r\nhost: x\r\n"
 PREFLIGHT = b"OPTIONS /embed" + LINE + b"origin: https://a.example\r\naccess-control-request-method: POST\r\n\r\n"
 EMPTY_BODY = b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-Lines = list[dict[str, Any]]
+OF_LINES: list[tuple[bytes, tuple[str, str, int, str | None]]] = [  # and method, route, status, code of the line
+    (b"GET /health" + LINE + b"\r\n", ("GET", "/health", 200, None)),
+    (b"GET /no%20where%0a" + LINE + b"\r\n", ("GET", "/no where\n", 404, None)),
+    (b"PUT /embed" + LINE + b"\r\n", ("PUT", "/embed", 405, None)),
+    (b"POST /embed" + LINE + EMPTY_BODY, ("POST", "/embed", 422, "invalid")),
+    (PREFLIGHT, ("OPTIONS", "/embed", 200, None)),
+    (b"GET /" + b"x" * 20_000 + LINE + b"\r\n", ("GET", "/" + "x" * 20_000, 431, "headers_too_large")),
+    (b"POST /embed?key=1" + LINE + b"transfer-encoding: chunked\r\n\r\nZZ", ("POST", "/embed", 400, "malformed")),
+    (b"GET /x HTTP/2.0\r\n\r\n", ("GET", "/x", 505, "malformed")),
+    (b"nonsense\r\n\r\n", ("", "", 400, "malformed")),
+    (b"POST /embed" + LINE + b"content-length: 5\r\n\r\n{", ("POST", "/embed", 408, "slow")),
+]
 
 
-def lines_of(
-    artifact: Path, caplog: pytest.LogCaptureFixture, story: Callable[[int], Awaitable[None]], **settings: Any
-) -> Lines:
-    async def played(_: Server, port: int, __: FakeTime) -> None:
-        await story(port)
+def test_every_response_has_a_line_and_a_client_that_leaves_one_with_499(
+    bert_artifact: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = list[Outcome]()
+
+    async def story(_: Server, port: int, __: FakeTime) -> None:
+        for sent, _line in OF_LINES:
+            outcomes.append(await ask_once(port, sent))
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(OF_LINES[-1][0])
+            await asyncio.sleep(1)
         await asyncio.sleep(1)
 
     with caplog.at_level(logging.INFO, "service.access"):
-        play_server(artifact, played, access_log=True, cors_origins="*", **settings)
-    return [record.__dict__["fields"] for record in caplog.records if record.name == "service.access"]
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "method", "route", "status", "code"),
-    [
-        (b"GET /health" + LINE + b"\r\n", "GET", "/health", 200, None),
-        (b"GET /no%20where%0a" + LINE + b"\r\n", "GET", "/no where\n", 404, None),
-        (b"PUT /embed" + LINE + b"\r\n", "PUT", "/embed", 405, None),
-        (b"POST /embed" + LINE + EMPTY_BODY, "POST", "/embed", 422, "invalid"),
-        (PREFLIGHT, "OPTIONS", "/embed", 200, None),
-        (b"GET /" + b"x" * 20_000 + LINE + b"\r\n", "GET", "/" + "x" * 20_000, 431, "headers_too_large"),
-        (b"POST /embed?key=1" + LINE + b"transfer-encoding: chunked\r\n\r\nZZ", "POST", "/embed", 400, "malformed"),
-        (b"GET /x HTTP/2.0\r\n\r\n", "GET", "/x", 505, "malformed"),
-        (b"nonsense\r\n\r\n", "", "", 400, "malformed"),
-        (b"POST /embed" + LINE + b"content-length: 5\r\n\r\n{", "POST", "/embed", 408, "slow"),
-    ],
-    ids=["get", "404", "405", "422", "preflight", "431", "query", "505", "400", "408"],
-)
-def test_every_response_has_a_line(
-    bert_artifact: Path,
-    caplog: pytest.LogCaptureFixture,
-    request_bytes: bytes,
-    method: str,
-    route: str,
-    status: int,
-    code: str | None,
-) -> None:
-    outcomes = []
-
-    async def story(port: int) -> None:
-        outcomes.append(await ask_once(port, request_bytes))
-
-    (line,) = lines_of(bert_artifact, caplog, story)
-    assert [one.status for one in outcomes] == [status]
-    assert (line["method"], line["route"], line["status"], line.get("code")) == (method, route, status, code)
-    assert line["client"].startswith("127.0.0.1:")
-    assert line["bytes"] == len(outcomes[0].body)
-    head = outcomes[0].head
-    assert line["id"] == (head.partition(b"\r\nx-request-id: ")[2].partition(b"\r\n")[0].decode())
-
-
-def test_a_request_whose_client_leaves_has_a_line_with_499(
-    bert_artifact: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story(port: int) -> None:
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(b"POST /embed" + LINE + b"content-length: 5\r\n\r\n{")
-            await asyncio.sleep(1)
-
-    (line,) = lines_of(bert_artifact, caplog, story)
-    assert (line["method"], line["route"], line["status"], line["bytes"]) == ("POST", "/embed", 499, 0)
-    assert line["code"] == "client_closed"
+        play_server(bert_artifact, story, access_log=True, cors_origins="*")
+    lines = [record.__dict__["fields"] for record in caplog.records if record.name == "service.access"]
+    found = [(one["method"], one["route"], one["status"], one.get("code")) for one in lines]
+    assert found == [*(line for _, line in OF_LINES), ("POST", "/embed", 499, "client_closed")]
+    for line, outcome in zip(lines, outcomes, strict=False):
+        assert line["status"] == outcome.status
+        assert line["client"].startswith("127.0.0.1:")
+        assert line["bytes"] == len(outcome.body)
+        assert line["id"] == outcome.head.partition(b"\r\nx-request-id: ")[2].partition(b"\r\n")[0].decode()
+    assert lines[-1]["bytes"] == 0
 
 
 LINGER_SECONDS = 30.0

@@ -3,129 +3,130 @@
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import httpx
 import numpy as np
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.service import turns
 from packbert.service.artifact import open_artifact
 from packbert.service.http import shares
 from packbert.service.http.app import create_app
 from packbert.service.http.shares import compare
+from packbert.service.models import Models
 from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.flow import TaskResult
-from tests.export.goldens import Artifact
-from tests.service.engine.test_swaps import served
+from tests.export.goldens import Exported
+from tests.service.engine.test_swaps import make_service
 from tests.service.fakes import on_loop, opened
 from tests.service.in_process import client_of
-from tests.service.polling import repeated, sum_of, until
-from tests.serving import REPLY_SECONDS
+from tests.service.polling import sum_of, until
+from tests.serving import running
 
 TEXTS = ["my dog is hairy", "it rains"]
 MASKS = "the [MASK] is [MASK]"
 TENSORS = [{"name": "text", "datatype": "BYTES", "shape": [2], "data": TEXTS}]
-OWN = {"BERT_TOKEN_BUDGET": "256"}  # nothing to measure at a start
-CLIENT = httpx.Client(headers={"connection": "close"}, timeout=REPLY_SECONDS)
 
 
 @pytest.fixture(scope="module")
-def old(exported: Callable[..., Artifact]) -> Path:
+def old(exported: Exported) -> Path:
     """Has fill_mask, and no labels."""
-    return exported("sample").root
+    return exported("bert").root
 
 
 @pytest.fixture(scope="module")
-def new(exported: Callable[..., Artifact]) -> Path:
-    """Has labels, and no fill_mask; other tokens and sizes."""
+def new(exported: Exported) -> Path:
+    """Has labels, and no fill_mask; other tokens."""
     return exported("distilbert-labels").root
 
 
-class Start(Protocol):
-    def __call__(self, content: str) -> tuple[ServiceProcess, Path]: ...
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "PATIENCE_SECONDS", 60.0)
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts a service of this file of models, one for all tests that have the same."""
-    with ExitStack() as stack:
+class Service:
+    """The models `one` and `two` in this process, the second of which has a share of the requests of the first."""
 
-        @cache
-        def started(content: str) -> tuple[ServiceProcess, Path]:
-            (file := tmp_path_factory.mktemp("models") / "models.yaml").write_text(content)
-            settings = OWN | {"BERT_MODELS": str(file)}
-            return stack.enter_context(ServiceProcess(settings)), file
+    def __init__(self, models: Models, client: httpx.AsyncClient) -> None:
+        self.models, self.client = models, client
 
-        yield started
+    async def post(self, path: str, **body: Any) -> httpx.Response:
+        """A request that ends with its task."""
+        answer = await asyncio.create_task(self.client.post(path, json=body))
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    async def sums(self, *series: str) -> list[float]:
+        metrics = (await self.client.get("/metrics")).text
+        return [sum_of(metrics, one) for one in series]
+
+    async def outcomes(self, *names: str) -> list[float]:
+        return await self.sums(*(f'bert_shared_requests_total{{model="two",outcome="{name}"}}' for name in names))
+
+    async def repeated(self) -> None:
+        """Until the last request has been repeated."""
+        await asyncio.sleep(0)
+        assert self.models.group["two"].repeating is not None
+        await self.models.group["two"].repeating
 
 
-def post(service: ServiceProcess, path: str, **body: Any) -> httpx.Response:
-    """Over a new connection, so that any worker answers."""
-    answer = CLIENT.post(service.url + path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer
+@asynccontextmanager
+async def sharing(folder: Path, one: Path, two: Path, share: str) -> AsyncIterator[Service]:
+    (file := folder / "models.yaml").write_text(f"one: {one}\ntwo: {{model: {two}, of: one, {share}}}\n")
+    made = make_service(one, two, BERT_MODELS=str(file), BERT_RERANK="cosine")
+    async with opened(made) as models, client_of(create_app(models)) as client:
+        yield Service(models, client)
 
 
 def digest_of(answer: httpx.Response) -> str:
     return answer.headers["x-model-digest"]
 
 
-def scrape(service: ServiceProcess, series: str) -> float:
-    return sum_of(CLIENT.get(f"{service.url}/metrics").text, series)
-
-
-def outcome(name: str) -> str:
-    return f'bert_shared_requests_total{{model="new",outcome="{name}"}}'
-
-
-def test_a_weight_is_the_share_of_requests_that_the_other_model_answers(start: Start, old: Path, new: Path) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 0.5}}\n")
-    answers = [post(service, "/embed", inputs=TEXTS) for _ in range(256)]
-    counts = Counter(map(digest_of, answers))
-    assert counts.keys() == {open_artifact(old).digest, open_artifact(new).digest}
-    assert min(counts.values()) > 64  # 8 standard deviations
-    assert scrape(service, outcome("answered")) == counts[open_artifact(new).digest]
-    assert len({(digest_of(one), len(one.json()[0])) for one in answers}) == 2
-    for name, folder in {"old": old, "new": new}.items():  # a request that names a model by path or body, too
-        named = [digest_of(post(service, f"/models/{name}/embed", inputs=TEXTS)) for _ in range(64)]
-        assert set(named) == ({open_artifact(folder).digest} if name == "new" else counts.keys())
-
-
-def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(start: Start, old: Path, new: Path) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n")
-    answered = {path: digest_of(post(service, path, inputs=MASKS)) for path in ("/embed", "/fill-mask", "/")}
+@on_loop
+async def test_a_weight_is_the_share_of_requests_that_the_other_model_answers(
+    old: Path, new: Path, tmp_path: Path
+) -> None:
     mine, its = open_artifact(old).digest, open_artifact(new).digest
-    assert answered == {"/embed": its, "/fill-mask": mine, "/": mine}  # what / does depends on the heads
-    ids = post(service, "/embed", inputs=[[200, 300]], tokenizer="old")  # of the other one they would be other words
-    assert digest_of(ids) == mine
-    assert [scrape(service, outcome(one)) for one in ("answered", "left")] == [1, 2]
+    async with sharing(tmp_path, old, new, "weight: 0.5") as service:
+        answers = [await service.post("/embed", inputs=TEXTS) for _ in range(256)]
+        counts = Counter(map(digest_of, answers))
+        assert counts.keys() == {mine, its}
+        assert min(counts.values()) > 64  # 8 standard deviations
+        assert await service.outcomes("answered") == [counts[its]]
+        assert len({(digest_of(one), one.content) for one in answers}) == 2
+        for name, expected in {"one": {mine, its}, "two": {its}}.items():  # also by the path
+            path = f"/models/{name}/embed"
+            assert {digest_of(await service.post(path, inputs=TEXTS)) for _ in range(64)} == expected
 
 
-def test_an_unexpected_failure_of_the_other_model_is_logged(
+@on_loop
+async def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(old: Path, new: Path, tmp_path: Path) -> None:
+    mine, its = open_artifact(old).digest, open_artifact(new).digest
+    async with sharing(tmp_path, old, new, "weight: 1") as service:
+        answered = [digest_of(await service.post(path, inputs=MASKS)) for path in ("/embed", "/fill-mask", "/")]
+        assert answered == [its, mine, mine]  # what / does depends on the heads
+        ids = await service.post("/embed", inputs=[[20, 30]], tokenizer="one")  # of the other they would be other words
+        assert digest_of(ids) == mine
+        assert await service.outcomes("answered", "left") == [1, 2]
+
+
+@on_loop
+async def test_an_unexpected_failure_of_the_other_model_is_logged(
     old: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (file := tmp_path / "models.yaml").write_text(f"one: {old}\ntwo: {{model: {old}, of: one, weight: 1}}\n")
-
     class Broken:
         def __getattr__(self, _: str) -> NoReturn:
             raise RuntimeError("of no known kind")
 
-    async def story() -> None:
-        stated = served({"bert": old}, BERT_MODELS=str(file))
-        async with opened(stated) as models, client_of(create_app(models)) as client:
-            models.group["two"].current.tasks = Broken()  # type: ignore[assignment]
-            answer = await client.post("/embed", json={"inputs": TEXTS})
-            metrics = (await client.get("/metrics")).text
-        assert answer.status_code == 200
-        assert sum_of(metrics, 'bert_shared_requests_total{model="two",outcome="left"}') == 1
-
-    asyncio.run(story())
+    async with sharing(tmp_path, old, old, "weight: 1") as service:
+        service.models.group["two"].current.tasks = Broken()  # type: ignore[assignment]
+        await service.post("/embed", inputs=TEXTS)
+        assert await service.outcomes("left") == [1]
     assert "a request could not be answered by two" in caplog.messages
 
 
@@ -133,7 +134,7 @@ def test_an_unexpected_failure_of_the_other_model_is_logged(
     ("checkpoint", "asked"),
     [
         (
-            "sample",
+            "bert",
             {
                 "/embed": ({"inputs": TEXTS}, 2, 0),
                 "/embed_all": ({"inputs": ["my dog"]}, 4, 0),
@@ -171,33 +172,25 @@ def test_an_unexpected_failure_of_the_other_model_is_logged(
 )
 @on_loop
 async def test_each_route_is_compared_by_what_the_model_computed(
-    exported: Callable[..., Artifact],
+    exported: Exported,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     checkpoint: str,
     asked: dict[str, tuple[dict[str, Any], int, int]],
 ) -> None:
     """By vectors or by first candidates and labels, in whatever form a response has them."""
-    monkeypatch.setattr(shares, "PATIENCE_SECONDS", 60.0)
     folder, found = exported(checkpoint).root, {}
-    (file := tmp_path / "models.yaml").write_text(f"one: {folder}\ntwo: {{model: {folder}, of: one, shadow: 1}}\n")
-    stated = served({"bert": folder}, BERT_MODELS=str(file), BERT_RERANK="cosine")
-    async with opened(stated) as models, client_of(create_app(models)) as client:
-
-        async def counts() -> list[float]:
-            metrics = (await client.get("/metrics")).text
-            cosine = [f'bert_shadow_cosine_{one}{{model="two"}}' for one in ("count", "sum")]
-            firsts = [f'bert_shadow_first_candidates_total{{agrees="{one}",model="two"}}' for one in ("true", "false")]
-            return [sum_of(metrics, series) for series in (*cosine, *firsts)]
-
+    series = [f'bert_shadow_cosine_{one}{{model="two"}}' for one in ("count", "sum")]
+    series += [f'bert_shadow_first_candidates_total{{agrees="{one}",model="two"}}' for one in ("true", "false")]
+    seconds = [f'bert_shadow_seconds_{one}{{by="{by}"' for one in ("count", "sum") for by in ("model", "shadow")]
+    async with sharing(tmp_path, folder, folder, "shadow: 1") as service:
         for path, (body, _, _) in asked.items():
-            before = await counts()
-            answer = await asyncio.create_task(client.post(path, json=body))  # the request ends with its task
-            assert answer.status_code == 200, answer.text
-            await asyncio.sleep(0)
-            assert models.group["two"].repeating is not None
-            await models.group["two"].repeating
-            found[path] = [round(now - then, 3) for now, then in zip(await counts(), before, strict=True)]
+            before = await service.sums(*series)
+            await service.post(path, **body)
+            await service.repeated()
+            found[path] = [round(now - then, 3) for now, then in zip(await service.sums(*series), before, strict=True)]
+        *counts, of_model, of_shadow = await service.sums(*seconds)
+        assert counts == 2 * await service.outcomes("compared") == 2 * [len(asked)]
+        assert min(of_model, of_shadow) > 0
     assert found == {path: [cosines, cosines, firsts, 0] for path, (_, cosines, firsts) in asked.items()}
 
 
@@ -235,70 +228,43 @@ def test_vectors_of_one_size_are_compared_some_in_a_turn(monkeypatch: pytest.Mon
     assert max(map(len, many)) * 768 <= shares.NUMBERS_AT_ONCE + 768
 
 
-def test_an_equal_shadow_agrees_and_answers_nothing(start: Start, old: Path) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n")
-    bodies: dict[str, dict[str, Any]] = {
-        "/embed": {"inputs": TEXTS},
-        "/v1/embeddings": {"input": TEXTS, "encoding_format": "base64"},
-        "/similarity": {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}},
-        "/v2/models/old/infer": {"inputs": TENSORS},
-        "/fill-mask": {"inputs": MASKS},
-    }
-    for path, body in bodies.items():
-        before = scrape(service, outcome("compared"))
-
-        def is_compared(path: str = path, body: dict[str, Any] = body, before: float = before) -> bool:
-            assert digest_of(post(service, path, **body)) == open_artifact(old).digest
-            return scrape(service, outcome("compared")) > before
-
-        until(is_compared)  # one that another request hinders is dropped
-    cosines = scrape(service, 'bert_shadow_cosine_count{model="new"}')
-    assert cosines >= 8
-    assert scrape(service, 'bert_shadow_cosine_sum{model="new"}') == pytest.approx(cosines, abs=1e-4)
-    assert scrape(service, 'bert_shadow_first_candidates_total{agrees="true",model="new"}') >= 2
-    assert scrape(service, 'bert_shadow_first_candidates_total{agrees="false",model="new"}') == 0
-    for by in ("model", "shadow"):
-        assert scrape(service, f'bert_shadow_seconds_count{{by="{by}",model="new"}}') >= 3
-        assert scrape(service, f'bert_shadow_seconds_sum{{by="{by}",model="new"}}') > 0
+@on_loop
+async def test_a_shadow_that_fails_is_counted_and_changes_no_answer(old: Path, new: Path, tmp_path: Path) -> None:
+    async with sharing(tmp_path, old, new, "shadow: 1") as service:
+        answers = []
+        for _ in range(2):
+            answers.append((await service.post("/fill-mask", inputs=MASKS)).content)
+            await service.repeated()
+        assert answers[0] == answers[1]
+        assert await service.outcomes("failed") == [2]
+        assert await service.sums("bert_shadow_first_candidates_total") == [0]
 
 
-def test_a_shadow_that_fails_is_counted_and_changes_no_answer(start: Start, old: Path, new: Path) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, shadow: 1}}\n")
-    answers = []
-
-    def has_failed() -> bool:
-        answers.append(post(service, "/fill-mask", inputs=MASKS).content)
-        return scrape(service, outcome("failed")) > 0
-
-    until(has_failed)
-    assert len(set(answers)) == 1
-    assert scrape(service, "bert_shadow_first_candidates_total") == 0
+@on_loop
+async def test_a_shadow_is_dropped_while_another_request_is_answered(old: Path, tmp_path: Path) -> None:
+    async with sharing(tmp_path, old, old, "shadow: 1") as service:
+        await asyncio.gather(*(service.post("/embed", inputs=TEXTS * 20) for _ in range(4)))
+        assert (await service.outcomes("dropped"))[0] >= 1
 
 
-def test_a_shadow_is_dropped_while_another_request_is_answered(start: Start, old: Path) -> None:
-    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n")
-    before = scrape(service, outcome("dropped"))
-    with repeated(lambda: post(service, "/embed", inputs=TEXTS * 20)):
-        until(lambda: scrape(service, outcome("dropped")) > before)
-
-
-def test_a_signal_changes_the_shares_and_the_model_of_every_process(start: Start, old: Path, new: Path) -> None:
-    service, file = start(f"old: {old}\nnew: {{model: {new}, of: old}}\n")
-
-    def digests() -> set[str]:
-        return {digest_of(post(service, "/embed", inputs=TEXTS)) for _ in range(16)}
-
+def test_a_signal_changes_the_shares_and_the_model_of_every_process(old: Path, new: Path, tmp_path: Path) -> None:
+    (file := tmp_path / "models.yaml").write_text(f"old: {old}\nnew: {{model: {new}, of: old}}\n")
     mine, its = open_artifact(old).digest, open_artifact(new).digest
-    assert digests() == {mine}
-    file.write_text(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n")
-    service.process.send_signal(signal.SIGHUP)
-    until(lambda: digests() == {its})
-    assert digest_of(post(service, "/fill-mask", inputs=MASKS)) == mine
-    file.write_text(f"old: {new}\nnew: {new}\n")  # it is the model from now on
-    service.process.send_signal(signal.SIGHUP)
-    until(lambda: "old: swapped" in service.output())
-    until(lambda: CLIENT.post(f"{service.url}/fill-mask", json={"inputs": MASKS}).status_code == 501)
-    assert digests() == {its}
+    with running({"BERT_MODELS": str(file), "BERT_TOKEN_BUDGET": "256"}) as (process, client):
+
+        def digests() -> set[str]:
+            return {digest_of(client.post("/embed", json={"inputs": TEXTS})) for _ in range(16)}
+
+        assert digests() == {mine}
+        file.write_text(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n")
+        process.process.send_signal(signal.SIGHUP)
+        until(lambda: digests() == {its})
+        assert digest_of(client.post("/fill-mask", json={"inputs": MASKS})) == mine
+        file.write_text(f"old: {new}\nnew: {new}\n")  # it is the model from now on
+        process.process.send_signal(signal.SIGHUP)
+        until(lambda: "old: swapped" in process.output())
+        until(lambda: client.post("/fill-mask", json={"inputs": MASKS}).status_code == 501)
+        assert digests() == {its}
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,6 @@ turns grows with a request, it has a part of the largest size, to keep the test 
 import asyncio
 import gc
 import json
-import os
-import selectors
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +22,8 @@ from packbert.service.http.server import COLLECT_AFTER
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from tests.export.goldens import Artifact
-from tests.service.http.fake_model import call
+from tests.export.goldens import Exported
+from tests.service.http.fake_model import Meter, call
 
 MAX_TURN_SECONDS = 0.25
 MEASUREMENTS = 3  # a garbage collection or a pause of the machine may fall into one
@@ -71,31 +66,9 @@ CASES: dict[str, list[Case]] = {
 }
 
 
-class Meter(selectors.DefaultSelector):
-    """The selector of an event loop, which measures the turns between its calls."""
-
-    longest = 0.0  # seconds of the processor
-    largest = 0  # bytes in memory
-    _began = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        self.longest = max(self.longest, time.thread_time() - self._began)
-        self.largest = max(self.largest, resident_bytes())
-        events = super().select(timeout)
-        self._began = time.thread_time()
-        return events
-
-    def start(self) -> None:
-        self.longest, self.largest, self._began = 0.0, resident_bytes(), time.thread_time()
-
-
 def collected() -> int:
     """Objects that were part of cycles, so far."""
     return sum(one["collected"] for one in gc.get_stats())
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
@@ -107,9 +80,7 @@ async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
-    name: str, exported: Callable[..., Artifact]
-) -> None:
+def test_large_requests_are_answered_in_short_turns_and_bounded_memory(name: str, exported: Exported) -> None:
     folder, meter, faults = exported(name).root, Meter(), list[str]()
     settings = Settings.from_environment({"BERT_MODEL": str(folder)} | SETTINGS)
 

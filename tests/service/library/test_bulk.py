@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import Table, parquet
 
 from packbert import Engine, RequestFailed, ServiceError
@@ -15,6 +17,7 @@ from packbert.service.library import engine as library
 from packbert.service.library import job
 from packbert.service.library.arguments import run_command
 from packbert.service.library.bulk_command import main
+from packbert.service.library.files import ChunkLimits, Input, estimate_tokens, split_into_chunks
 from tests.paths import GOLDEN
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
@@ -151,32 +154,6 @@ def test_an_error_says_that_the_command_continues_only_if_it_does(
     assert capsys.readouterr().err == f"packbert bulk: {error}{'; the same command continues' * continues}\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["in.txt", "out.csv"], "the suffix is the format"),
-        (["in.txt", "out.npy", "--model", "nowhere"], "nowhere is neither a folder nor a hub id: write ORG/NAME"),
-        (["missing.txt", "out.npy"], "No such file"),
-        (["in.csv", "out.npy"], "row 1 has no text under 'text'"),
-        (["open.csv", "out.npy"], "open.csv is no CSV"),
-    ],
-)
-def test_the_command_says_what_is_wrong(
-    bert_artifact: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BERT_MODEL", str(bert_artifact))
-    for name, content in {"in.txt": "x\n", "in.csv": "body\nx\n", "open.csv": 'text\n"x\n'}.items():
-        Path(name).write_text(content, "utf-8")
-    assert main(arguments) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_checkpoint_is_exported_and_answers(
     bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,3 +166,28 @@ def test_a_checkpoint_is_exported_and_answers(
     assert main([str(source), str(tmp_path / "models.npy")]) == 0
     for name in ("artifact", "models"):
         assert np.array_equal(np.load(tmp_path / "checkpoint.npy"), np.load(tmp_path / f"{name}.npy"))
+
+
+ITEMS = st.lists(st.text(max_size=40) | st.tuples(st.text(max_size=20), st.text(max_size=20)), max_size=60)
+
+
+def length(item: Input) -> int:
+    return len(item) if isinstance(item, str) else len(item[0]) + len(item[1])
+
+
+@given(ITEMS, st.integers(1, 40), st.integers(1, 8), st.integers(1, 100))
+def test_chunks_are_the_inputs_in_order_within_the_limits(
+    items: list[Input], tokens: int, inputs: int, characters: int
+) -> None:
+    chunks = list(split_into_chunks(items, ChunkLimits(tokens=tokens, inputs=inputs, characters=characters)))
+    assert [item for chunk in chunks for item in chunk] == items
+    for chunk in chunks:
+        assert 1 <= len(chunk) <= inputs
+        assert len(chunk) == 1 or sum(estimate_tokens(item) for item in chunk) <= tokens
+        assert len(chunk) == 1 or sum(length(item) for item in chunk) <= characters
+
+
+def test_a_chinese_character_is_a_token_and_four_letters_are_one() -> None:
+    assert estimate_tokens("我喜欢机器学习。") == 2 + 8
+    assert estimate_tokens("abcd" * 5) == 2 + 5
+    assert estimate_tokens(("abcd", "我")) == 2 + 2

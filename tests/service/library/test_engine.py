@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ from packbert.service.errors import Unavailable
 from packbert.service.http.dialects import native
 from packbert.service.library.engine import NOT_OPEN
 from packbert.service.model_cache import ModelError
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.paths import GOLDEN
 from tests.service.fakes import on_loop
 from tests.service.in_process import client_of
 from tests.service.polling import until
-from tests.serving import REPLY_SECONDS
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
 LONG = "dog " * 400
@@ -62,24 +61,14 @@ def as_json(value: Any) -> Any:
         ("/embed", {"inputs": TEXTS}),
         ("/embed", {"inputs": TEXTS[0], "pooling": "mean", "normalize": True, "dimensions": 5}),
         ("/embed", {"inputs": TEXTS, "pooling": "none"}),
-        ("/embed_all", {"inputs": TEXTS}),
-        ("/embed_sparse", {"inputs": TEXTS, "force": True}),
         ("/fill-mask", {"inputs": ["my [MASK] is hairy", "[MASK] [MASK]"], "top_k": 3}),
-        ("/nsp", {"inputs": [["my dog", "is hairy"], ["a", "b"]]}),
-        ("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}),
         ("/tokenize", {"inputs": TEXTS[0], "details": True}),
         ("/decode", {"ids": [5, 6, 7]}),
         ("/predict", {"inputs": TEXTS}),  # errors from here on
-        ("/rerank", {"query": "dog", "texts": TEXTS}),
-        ("/score", {"inputs": TEXTS[:2]}),
         ("/embed", {"inputs": []}),
         ("/embed", {"inputs": [*TEXTS, LONG]}),
         ("/embed", {"inputs": [*TEXTS, 7]}),
-        ("/embed", {"inputs": TEXTS, "normalise": True}),
         ("/embed", {"inputs": TEXTS * 20}),
-        ("/embed", {"inputs": TEXTS, "pooling": "max"}),
-        ("/embed", {}),
-        ("/fill-mask", {"inputs": "my dog"}),
         ("/fill-mask", {"inputs": "my [MASK]", "top_k": 10**6}),
     ],
 )
@@ -96,33 +85,16 @@ def test_a_call_gives_what_the_route_gives(server: httpx.Client, engine: Engine,
     assert error.index == expected.get("index")
 
 
-def test_the_methods_give_one_answer_for_each_input(server: httpx.Client, engine: Engine) -> None:
-    def post(route: str, **body: Any) -> Any:
-        return server.post(route, json=body).json()
-
-    vectors = engine.wait(engine.embed(TEXTS, normalize=True))
-    assert vectors.dtype == np.float32
-    assert as_json(vectors) == post("/embed", inputs=TEXTS, normalize=True)
-    assert as_json(engine.wait(engine.embed("my dog"))) == post("/embed", inputs="my dog")
-    assert as_json(engine.wait(engine.embed_tokens(TEXTS, dimensions=4))) == post(
-        "/embed", inputs=TEXTS, pooling="none", dimensions=4
-    )
-    layers = engine.wait(engine.embed(TEXTS, layers=[0, -1]))
-    assert as_json(layers) == post("/embed", inputs=TEXTS, layers=[0, -1])
-    assert as_json(engine.wait(engine.embed_sparse("a dog", force=True))) == post(
-        "/embed_sparse", inputs="a dog", force=True
-    )
-    mask = "my [MASK] is hairy"
-    assert engine.wait(engine.fill_mask(mask, top_k=2)) == [post("/fill-mask", inputs=mask, top_k=2)]
-    assert engine.wait(engine.fill_mask([mask, mask], targets=["dog"])) == post(
-        "/fill-mask", inputs=[mask, mask], targets=["dog"]
-    )
-    assert engine.wait(engine.nsp([("my dog", "is hairy")])) == post("/nsp", inputs=[["my dog", "is hairy"]])
+OF_LISTS: dict[str, tuple[tuple[Any, ...], tuple[str, dict[str, Any]]]] = {  # as ONE_REQUEST
+    "embed": ((TEXTS,), ("/embed", {"inputs": TEXTS})),
+    "embed_tokens": ((TEXTS,), ("/embed", {"inputs": TEXTS, "pooling": "none"})),
+    "fill_mask": ((["my [MASK]", "a [MASK]"],), ("/fill-mask", {"inputs": ["my [MASK]", "a [MASK]"]})),
+    "nsp": (([("my dog", "is hairy")],), ("/nsp", {"inputs": [["my dog", "is hairy"]]})),
+}
 
 
-def test_the_methods_of_one_request_give_what_their_routes_give(engine: Engine) -> None:
-    for method, call in ONE_REQUEST.items():
-        values, (route, body) = call
+def test_the_methods_give_what_their_routes_give(engine: Engine) -> None:
+    for method, (values, (route, body)) in (OF_LISTS | ONE_REQUEST).items():
         try:
             expected: Any = engine.wait(engine.run(route, **body))
         except ServiceError as error:  # the model has no such head
@@ -132,6 +104,8 @@ def test_the_methods_of_one_request_give_what_their_routes_give(engine: Engine) 
         except ServiceError as error:
             found = error.message
         assert as_json(found) == as_json(expected), method
+    assert engine.wait(engine.embed(TEXTS)).dtype == np.float32
+    assert len(engine.wait(engine.fill_mask("my [MASK]"))) == 1
 
 
 def test_from_model_exports_a_checkpoint_as_packbert_serve_does(bert_artifact: Path, tmp_path: Path) -> None:
@@ -145,7 +119,7 @@ def test_from_model_exports_a_checkpoint_as_packbert_serve_does(bert_artifact: P
 
 
 @on_loop
-async def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Callable[..., Artifact]) -> None:
+async def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Exported) -> None:
     """Also: several engines in one process, each with a model of its own."""
     roots = [exported(name).root for name in ("bert-labels", "bert-tags", "distilbert-labels")]
     engines = [Engine.from_model(root, token_budget=256) for root in roots]
@@ -178,11 +152,6 @@ def test_engine_and_clients_have_a_method_for_each_task(engine: Engine) -> None:
         assert methods <= vars(client).keys()
     with pytest.raises(ServiceError, match=r"the engine has no route /embedd; it has /embed, "):
         engine.wait(engine.run("/embedd", inputs="x"))
-
-
-def test_an_unknown_field_is_refused_by_its_name(engine: Engine) -> None:
-    with pytest.raises(ServiceError, match="normalise"):
-        engine.wait(engine.embed("my dog", normalise=True))
 
 
 def test_an_unpaired_surrogate_is_an_error_of_its_input(engine: Engine) -> None:
@@ -292,27 +261,8 @@ def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client
     asyncio.run(story())
 
 
-@on_loop
-async def test_the_application_takes_the_keys_of_a_file_also_after_it_changed(
-    bert_artifact: Path, tmp_path: Path
-) -> None:
-    (file := tmp_path / "keys").write_text("a key of the file\n")
-    async with Engine.from_model(bert_artifact, api_key_file=file) as engine, client_of(make_app(engine)) as client:
-
-        async def status(key: str) -> int:
-            headers = {"authorization": f"Bearer {key}"}
-            return (await client.post("/embed", json={"inputs": TEXTS}, headers=headers)).status_code
-
-        assert [await status(key) for key in ("a key of the file", "another")] == [200, 401]
-        file.write_text("another key, which is longer\n")
-        async with asyncio.timeout(REPLY_SECONDS):
-            while await status("a key of the file") == 200:  # noqa: ASYNC110 - a thread reads the file
-                await asyncio.sleep(0.01)
-        assert await status("another key, which is longer") == 200
-
-
 def test_several_models_share_an_engine_and_a_call_names_one(
-    bert_artifact: Path, exported: Callable[..., Artifact], engine: Engine
+    bert_artifact: Path, exported: Exported, engine: Engine
 ) -> None:
     paths = {"first": bert_artifact, "second": exported("distilbert-labels").root}
     with (
@@ -334,19 +284,6 @@ def test_several_models_share_an_engine_and_a_call_names_one(
             assert several.health(name) == (True, "ready")
             assert several.models.group[name].source == str(paths[name])
         assert several.load().waiting_tokens == 0
-
-
-@on_loop
-async def test_the_application_of_several_models_has_the_paths_of_each(
-    bert_artifact: Path, exported: Callable[..., Artifact]
-) -> None:
-    async with (
-        Engine.from_models({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own,
-        client_of(make_app(own)) as client,
-    ):
-        for name in ("first", "second"):
-            answer = await client.post(f"/models/{name}/embed", json={"inputs": TEXTS})
-            assert answer.json() == as_json(await own.embed(TEXTS, model=name))
 
 
 @pytest.mark.parametrize("paths", [{}, {"a name": "x"}, {"a/b": "x", "a": "y"}])

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from packbert.service.model_cache import Recipe, Source, find_source
@@ -42,13 +41,6 @@ def stop_exporter(process: subprocess.Popen[str]) -> int:
                     os.kill(int(child), signal.SIGSTOP)
                     return int(child)
     raise AssertionError(f"{process.args!r} ended without an exporter")
-
-
-def wait_until_terminated(exporter: int, process: subprocess.Popen[str]) -> None:
-    """Until the stopped exporter has SIGTERM before it or has ended, or the process that started it has ended."""
-    with suppress(OSError):
-        while process.poll() is None and not sigterm_in("ShdPnd", exporter):
-            pass
 
 
 def sigterm_in(field: str, process: int) -> bool:

@@ -16,15 +16,13 @@ from packbert.service.errors import (
     InferenceFailed,
     NotFinite,
     OutOfMemory,
-    Overloaded,
     ServiceError,
     TooMuchForDeadline,
     Unavailable,
 )
-from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, TIMES_ALONE, Batcher
+from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
 from packbert.service.scheduling.cores import Concurrency
-from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, Chunk, NextBatch, Request, Selection
+from packbert.service.scheduling.request import Chunk, Request
 from packbert.service.scheduling.watchdog import (
     BUSY_SECONDS,
     INTERVALS,
@@ -41,46 +39,6 @@ from tests.service.scheduling.serving import PER_CORE, ask, numbers, outcomes, s
 async def test_each_request_gets_its_own_rows_in_its_own_order(time: FakeTime) -> None:
     async with serving(FakeRunner(), time) as batcher:
         assert await outcomes(ask(batcher, 1, 2, 3), ask(batcher, 7), ask(batcher, 9, 8)) == [[1, 2, 3], [7], [9, 8]]
-
-
-@played
-async def test_an_idle_batcher_runs_a_request_at_once(time: FakeTime) -> None:
-    async with serving(FakeRunner(seconds_per_token=0.25), time) as batcher:
-        answer = await ask(batcher, 1)
-    assert time.now == 1.0
-    assert (answer.request.queue_seconds, answer.request.forward_seconds) == (0.0, 1.0)
-
-
-class CountingQueue(RequestQueue):
-    calls = 0
-
-    def next_batch(self, now: float, selection: Selection = WHOLE_BUDGET) -> NextBatch:
-        self.calls += 1
-        return super().next_batch(now, selection)
-
-
-@pytest.mark.parametrize("concurrency", [Concurrency(1), Concurrency(2), PER_CORE])
-@played
-async def test_a_lone_request_takes_one_call_of_next_batch(time: FakeTime, concurrency: Concurrency) -> None:
-    queue = CountingQueue(token_budget=8, max_tokens=100, max_wait_seconds=10, tokens_per_second=100)
-    async with serving(FakeRunner(seconds_per_token=0.1), time, queue, concurrency=concurrency) as batcher:
-        for number in range(3):
-            await ask(batcher, number)
-            await settle()
-        assert queue.calls == 3
-
-
-@played
-async def test_requests_that_arrive_during_a_run_share_the_next_batch(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    async with serving(runner, time) as batcher:
-        tasks = [ask(batcher, 1)]
-        await settle()
-        tasks += [ask(batcher, 2), ask(batcher, 3)]
-        await settle()
-        runner.release()
-        await asyncio.gather(*tasks)
-    assert runner.batches == [[1], [2, 3]]
 
 
 @played
@@ -152,12 +110,6 @@ async def test_queued_tokens_are_shared_and_each_core_is_free_by_itself(time: Fa
         assert runner.batches == [[1], [2], [3]]
         assert runner.all_cores == [False, False, False]
         assert time.now == pytest.approx(6.4 + 8.0)  # the first core is free after 6.4 s, whatever the other does
-
-
-@played
-async def test_runs_side_by_side_count_once_as_forward_time(time: FakeTime) -> None:
-    runner = FakeRunner(seconds_per_token=0.1, per_core=2)
-    async with serving(runner, time, make_queue(token_budget=100), concurrency=PER_CORE) as batcher:
         answer = await ask(batcher, 1, 2, 3, length=80)
         assert [answer.request.queue_seconds, answer.request.forward_seconds] == pytest.approx([0.0, 16.0])
 
@@ -177,36 +129,6 @@ async def test_a_batch_that_runs_alone_uses_all_cores(time: FakeTime) -> None:
 
 
 @played
-async def test_an_arrival_wakes_one_of_the_loops_that_wait(time: FakeTime) -> None:
-    runner = FakeRunner(held=True, per_core=8)
-    async with serving(runner, time, concurrency=Concurrency(8, per_core=True)) as batcher:
-        await settle()
-        waiting = list(batcher.dispatcher._idle)
-        first = ask(batcher, 1)
-        await settle()
-        assert [loop.done() for loop in waiting].count(True) == 1
-        runner.release()
-        assert await outcomes(first) == [[1]]
-
-
-@played
-async def test_a_full_queue_rejects_and_admits_again_when_drained(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    async with serving(runner, time, make_queue(token_budget=8, max_tokens=16)) as batcher:
-        tasks = [ask(batcher, n) for n in range(4)]
-        await settle()
-        tasks += [ask(batcher, n) for n in (4, 5)]
-        await settle()
-        assert await outcomes(ask(batcher, 6)) == [Overloaded]
-        with pytest.raises(Overloaded):
-            batcher.check_admission(1)
-        runner.release()
-        assert await outcomes(*tasks) == [[n] for n in range(6)]
-        assert await outcomes(ask(batcher, 7)) == [[7]]
-        assert batcher.counts.refused == 2
-
-
-@played
 async def test_the_canary_runs_next_in_its_own_batch_past_a_full_queue(time: FakeTime) -> None:
     runner = FakeRunner(held=True)
     async with serving(runner, time, make_queue(token_budget=8, max_tokens=16)) as batcher:
@@ -217,39 +139,6 @@ async def test_the_canary_runs_next_in_its_own_batch_past_a_full_queue(time: Fak
         runner.release()
         await asyncio.gather(canary, *tasks, return_exceptions=True)
     assert runner.batches[1] == [99]
-
-
-@played
-async def test_a_single_text_waits_for_about_one_batch_beside_bulk_requests(time: FakeTime) -> None:
-    batch, queue = 0.064, make_queue(token_budget=64, max_tokens=100_000, tokens_per_second=1000)
-    async with serving(FakeRunner(seconds_per_token=0.001), time, queue) as batcher:
-
-        async def bulk() -> None:
-            while True:
-                await ask(batcher, *[1] * 2000)
-
-        client = asyncio.create_task(bulk())
-        for _ in range(50):
-            await asyncio.sleep(0.37)
-            began = time.now
-            await ask(batcher, 2)
-            assert time.now - began <= 2 * batch + 1e-9  # what is left of the run in progress, and its own
-        client.cancel()
-
-
-@played
-async def test_reports_hold_size_time_and_longest_wait_of_a_batch(time: FakeTime) -> None:
-    reports: list[BatchReport] = []
-    async with serving(FakeRunner(seconds_per_token=0.5), time, report=reports.append) as batcher:
-        tasks = [ask(batcher, 1)]
-        for number in (2, 3):
-            await asyncio.sleep(0.5)
-            tasks.append(ask(batcher, number))
-        await outcomes(*tasks)
-    assert reports == [
-        BatchReport(sequences=1, tokens=4, slots=4, waited_seconds=0.0, ran_seconds=2.0),
-        BatchReport(sequences=2, tokens=8, slots=8, waited_seconds=1.5, ran_seconds=4.0),
-    ]
 
 
 @played
@@ -310,7 +199,7 @@ request_parameters = st.tuples(
     st.one_of(st.none(), st.floats(0, 30)),
     st.integers(10, 100),
     st.sampled_from(
-        [Concurrency(1), Concurrency(2), Concurrency(3), Concurrency(2, per_core=True), Concurrency(3, per_core=True)]
+        [Concurrency(1), Concurrency(2), Concurrency(3), *(Concurrency(n, per_core=True) for n in (2, 3, 16))]
     ),
 )
 def test_every_request_ends_exactly_once_and_the_counts_add_up(
@@ -358,22 +247,6 @@ def test_every_request_ends_exactly_once_and_the_counts_add_up(
 
 
 @played
-async def test_a_cancelled_request_is_left_out_of_the_batch(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    async with serving(runner, time) as batcher:
-        first = ask(batcher, 1)
-        await settle()
-        cancelled, stays = ask(batcher, 2), ask(batcher, 3)
-        await settle()
-        cancelled.cancel()
-        await settle()
-        assert batcher.queue.tokens == 4
-        runner.release()
-        assert await outcomes(first, cancelled, stays) == [[1], asyncio.CancelledError, [3]]
-    assert runner.ran == {1: 1, 3: 1}
-
-
-@played
 async def test_a_request_cancelled_during_a_failing_run_is_not_run_again(time: FakeTime) -> None:
     runner = FakeRunner(held=True, poisoned={1})
     async with serving(runner, time) as batcher:
@@ -387,32 +260,16 @@ async def test_a_request_cancelled_during_a_failing_run_is_not_run_again(time: F
 
 
 @played
-async def test_an_expired_request_is_dropped_before_the_run_and_counted(time: FakeTime) -> None:
-    runner = FakeRunner(seconds_per_token=1.0)
-    async with serving(runner, time, make_queue(token_budget=4)) as batcher:
-        ends = await outcomes(ask(batcher, 1), ask(batcher, 2, timeout=3.0), ask(batcher, 3))
-        assert ends == [[1], DeadlineExceeded, [3]]
-        assert batcher.counts.expired == 1
-    assert runner.batches == [[1], [3]]
-
-
-@played
 async def test_an_expired_request_is_answered_at_its_deadline(time: FakeTime) -> None:
     runner = FakeRunner(seconds_per_token=100.0)
     async with serving(runner, time) as batcher:
-        running = ask(batcher, 1)
+        running = ask(batcher, 1, timeout=2.0)
         await settle()
         late = ask(batcher, 2, timeout=3.0)
         with pytest.raises(DeadlineExceeded, match="0 of 1 inputs had been dispatched"):
             await late
         assert time.now == 3.0
-        await running
-
-
-@played
-async def test_a_request_whose_deadline_passes_during_its_run_is_answered(time: FakeTime) -> None:
-    async with serving(FakeRunner(seconds_per_token=1.0), time) as batcher:
-        assert await outcomes(ask(batcher, 1, timeout=2.0)) == [[1]]
+        assert await outcomes(running) == [[1]]  # its own has passed during its run
 
 
 @played
@@ -424,33 +281,6 @@ async def test_close_answers_running_and_prepared_requests_and_rejects_the_other
         batcher.close("shutting down")
         runner.release()
         assert await outcomes(*tasks) == [[0], [1], [2], [3], Unavailable]
-
-
-@played
-async def test_close_rejects_queued_requests_and_the_run_still_counts(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    async with serving(runner, time) as batcher:
-        tasks = [ask(batcher, n) for n in range(5)]
-        await settle()
-        batcher.close("shutting down")
-        tasks.append(ask(batcher, 9))
-        await settle()
-        runner.release()
-        assert await outcomes(*tasks) == [[0], [1], Unavailable, Unavailable, Unavailable, Unavailable]
-        assert batcher.counts.refused == 1
-
-
-@played
-async def test_a_hanging_run_times_out_and_its_requests_can_be_failed(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    timeouts: list[float] = []
-    async with serving(runner, time, watchdog=Watchdog(time.clock, 7.0, lambda: timeouts.append(time.now))) as batcher:
-        tasks = [ask(batcher, n) for n in range(5)]
-        await asyncio.sleep(9)
-        assert [7.0 <= at <= 7.0 * (1 + 1 / INTERVALS) for at in timeouts] == [True]
-        batcher.fail_all("stuck")
-        assert await outcomes(*tasks) == [Unavailable] * 5
-        runner.release()
 
 
 @pytest.mark.parametrize("paused_at", [1.0, 2.9])
@@ -519,23 +349,16 @@ async def test_a_failing_batch_fails_only_the_culprit(time: FakeTime, depth: int
     assert len(runner.batches) == 10
 
 
+@pytest.mark.parametrize(("failures_before", "index"), [(0, 2), (MAX_FAILURES_TO_SPLIT, None)])
 @played
-async def test_the_error_names_the_failing_input(time: FakeTime) -> None:
-    runner = FakeRunner(poisoned={5})
-    async with serving(runner, time) as batcher:
+async def test_the_error_names_the_failing_input_unless_the_batch_is_not_split(
+    time: FakeTime, failures_before: int, index: int | None
+) -> None:
+    async with serving(FakeRunner(poisoned={5}), time, make_queue(token_budget=64)) as batcher:
+        batcher.failures_in_a_row = failures_before
         with pytest.raises(InferenceFailed) as failure:
             await submit(batcher, [sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
-    assert failure.value.index == 2
-
-
-@played
-async def test_the_error_names_no_input_when_a_batch_is_not_split(time: FakeTime) -> None:
-    runner = FakeRunner(always_fails=True)
-    async with serving(runner, time, make_queue(token_budget=64)) as batcher:
-        batcher.failures_in_a_row = MAX_FAILURES_TO_SPLIT
-        with pytest.raises(InferenceFailed) as failure:
-            await submit(batcher, [sequence(n) for n in (3, 4)], timeout_seconds=9)
-    assert failure.value.index is None
+    assert failure.value.index == index
 
 
 @played
@@ -614,41 +437,6 @@ def chunk_of(*numbers: int, length: int = 4, left: int = 0) -> Chunk[Tokens]:
     return Chunk([sequence(n, length) for n in numbers], left=left)
 
 
-def numbers_of(*chunks: Chunk[Tokens]) -> list[int]:
-    return [int(row["cls"][0]) for chunk in chunks for row in chunk.rows]
-
-
-@played
-async def test_each_chunk_runs_when_it_is_there_and_has_its_rows(time: FakeTime) -> None:
-    runner = FakeRunner()
-    async with serving(runner, time) as batcher:
-        request = admit(batcher, 20, 5)
-        first, empty, *later = chunk_of(1, 2, left=12), chunk_of(left=30), chunk_of(3, left=8), chunk_of(4, 5)
-        for chunk in (first, empty):
-            await batcher.send(request, chunk)
-        assert runner.batches == [[1, 2]]
-        dones = [batcher.send(request, chunk) for chunk in later]
-        for done in dones:
-            await done
-        assert numbers_of(first, empty, *later) == [1, 2, 3, 4, 5]
-        batcher.leave(request, answered=True)
-        assert runner.ran == dict.fromkeys(range(1, 6), 1)
-        assert batcher.counts == RequestCounts(received=1, answered=1)
-
-
-@played
-async def test_what_is_expected_counts_as_waiting_until_the_request_leaves(time: FakeTime) -> None:
-    async with serving(FakeRunner(held=True), time) as batcher:
-        queue, request = batcher.queue, admit(batcher, 600, 10)
-        assert (queue.tokens, queue.held, queue.drain_seconds) == (0, 600, 6.0)
-        batcher.send(request, chunk_of(*range(5), length=40, left=300))
-        assert (queue.tokens, queue.held, queue.expected) == (200, 500, 500)
-        for _ in range(2):
-            batcher.leave(request)
-        assert (queue.tokens, queue.held, queue.expected) == (0, 0, 0)
-        assert batcher.counts == RequestCounts(received=1, cancelled=1)
-
-
 @played
 async def test_a_request_beyond_its_deadline_is_refused_with_a_size_that_fits(time: FakeTime) -> None:
     async with serving(FakeRunner(), time) as batcher:
@@ -659,19 +447,6 @@ async def test_a_request_beyond_its_deadline_is_refused_with_a_size_that_fits(ti
         assert "send at most 36 inputs like these at once, or a longer x-request-timeout-ms" in caught.value.message
         assert batcher.counts == RequestCounts(received=1, refused=1)
         batcher.leave(admit(batcher, 360, 36, timeout=4.0))
-
-
-@pytest.mark.parametrize(
-    ("least", "most", "seconds"), [(4.0, 1e9, TIMES_ALONE * 8.0), (4.0, 20.0, 20.0), (99.0, 20.0, 99.0)]
-)
-@played
-async def test_the_deadline_of_a_large_request_follows_its_size(
-    time: FakeTime, least: float, most: float, seconds: float
-) -> None:
-    async with serving(FakeRunner(), time, make_queue(tokens_per_second=RATE)) as batcher:
-        request = admit(batcher, 800, 80, timeout=least, most=most)
-        assert request.deadline == seconds
-        batcher.leave(request)
 
 
 @played

@@ -86,14 +86,6 @@ class FairOrderModel(RuleBasedStateMachine):
 TestFairOrder = FairOrderModel.TestCase
 
 
-def test_a_request_that_arrives_later_comes_first_where_it_would_finish_first() -> None:
-    fair = FairOrder(minimum_cost=MINIMUM)
-    large, small = fair.join(1, 1000), fair.join(2, 100)
-    assert small < large
-    fair.serve(small, 100, 100, last=True)
-    assert fair.join(3, 900) < large  # equal sharing has served 50 of the large one
-
-
 def test_the_recent_load_is_that_of_smaller_requests_and_fades() -> None:
     recent = RecentLoad()
     for tenth in range(1000):

@@ -190,24 +190,6 @@ def test_a_wait_beyond_the_deadline_is_refused_with_its_own_code() -> None:
     put(queue, 20, deadline=8.1)
 
 
-def test_refused_requests_get_different_retry_times() -> None:
-    queue = make_queue(max_wait_seconds=1.0, tokens_per_second=10)
-    put(queue, 10)
-    put(queue, 25)
-    assert len({retry_seconds(queue, request_of(10)) for _ in range(10)} - {None}) >= 3  # whole seconds
-
-
-def test_a_request_is_admitted_after_the_earliest_of_many_retry_times() -> None:
-    """The queued requests of 33 tokens count with the 63 of the new one."""
-    queue = make_queue(token_budget=64, max_tokens=10_000, max_wait_seconds=10.0)
-    for _ in range(30):
-        put(queue, 33)
-    seconds = min(filter(None, (retry_seconds(queue, request_of(63)) for _ in range(50))))
-    while seconds > 0:
-        seconds -= cost(queue.next_batch(0)) / queue.tokens_per_second
-    queue.admit(request_of(63))
-
-
 def test_expired_requests_are_never_dispatched_neither_late_ones_nor_the_last_one() -> None:
     queue = make_queue(max_wait_seconds=1.0)
     gone, _, last = put(queue, 4, deadline=5.0), put(queue, 4, number=2, deadline=6.0), put(queue, 50, deadline=7.0)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from packbert.service.errors import DeadlineExceeded, Overloaded, Unavailable
+from packbert.service.errors import DeadlineExceeded, Overloaded
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Chunk, QueuedModel, Request
@@ -115,20 +115,6 @@ def outcome(queue: RequestQueue, model: QueuedModel, tokens: int, patience: floa
 
 
 @played
-async def test_a_suspended_model_refuses_its_own_requests_alone(time: FakeTime) -> None:
-    async with TwoModels(time) as models:
-        lost, kept = ask(models.second, 1), ask(models.first, 2)
-        await settle()
-        models.second.suspend("it is wrong")
-        models.run()
-        assert await kept
-        for asked in (lost, ask(models.second, 3)):
-            with pytest.raises(Unavailable, match="it is wrong"):
-                await asked
-        assert numbers(await ask(models.first, 4)) == [4]
-
-
-@played
 async def test_a_model_is_served_while_another_is_loaded_once_for_all(time: FakeTime) -> None:
     async with TwoModels(time) as models:
         models.run(0.01, 0.01)
@@ -172,27 +158,6 @@ async def test_a_model_is_put_out_after_its_batch_or_its_first_run(time: FakeTim
         await settle()
         assert runner.batches == [[1], [2]]
         cold.cancel()
-
-
-@played
-async def test_a_failed_load_fails_waiting_requests_and_the_canary_tries_again(time: FakeTime) -> None:
-    async with TwoModels(time) as models:
-        models.run()
-        second = models.second
-        await second.hold()
-        lost = [ask(second, n) for n in range(3)]
-        await settle()
-        second.suspend("the model cannot be loaded: no such file", all_requests=True)
-        for asked in (*lost, ask(second, 3)):
-            with pytest.raises(Unavailable, match="no such file"):
-                await asked
-        canary = asyncio.create_task(second.submit_exclusive([tokens_of(4)], timeout_seconds=60))
-        await settle()
-        assert models.loads == 2
-        second.release()
-        assert await canary
-        second.suspend("")
-        assert await outcomes(ask(second, 1), ask(models.first, 2)) == [[1], [2]]
 
 
 @played

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packbert.service.scheduling.request import FIRST_MODEL, QueuedModel
 from packbert.service.scheduling.watchdog import RequestCounts
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, submit
-from tests.service.scheduling.serving import is_empty, serving
+from tests.service.scheduling.serving import serving
 from tests.service.scheduling.simulation import Arrival, Simulation, poisson
 
 RATE, BUDGET, LIMIT = 6000.0, 128, 10.0
@@ -128,35 +127,12 @@ def run_with_refused(
     return [(wait, one.seconds - one.size / RATE) for one, wait in named.items()]
 
 
-@pytest.mark.parametrize("load", [2, 5])
-def test_the_wait_that_a_refusal_names_is_nearly_the_real_one(load: float) -> None:
-    waits = run_with_refused(load, [*range(4, 200)], seconds=60, every=30, seed=3)
+def test_the_wait_that_a_refusal_names_is_nearly_the_real_one() -> None:
+    waits = run_with_refused(2, [*range(4, 200)], seconds=60, every=30, seed=3)
     ratios = np.array([max(named / real, real / named) for named, real in waits])
     assert len(ratios) >= 30
     assert np.median(ratios) <= 1.2
     assert np.percentile(ratios, 90) <= 1.5
-
-
-@pytest.mark.parametrize(("clients", "rate", "longest_wait"), [(16, 770.0, 8.0), (24, 770.0, 8.0), (24, 200.0, 30.0)])
-def test_closed_loop_clients_are_not_refused_while_the_queue_drains_in_time(
-    clients: int, rate: float, longest_wait: float
-) -> None:
-    """Texts of 1 to 200 words."""
-    draw = np.random.default_rng(5)
-    device = Simulation(
-        make_queue(token_budget=128, max_tokens=200_000, max_wait_seconds=longest_wait, tokens_per_second=rate), rate
-    )
-    waiting: set[Arrival] = set()
-    drains = []
-    for _ in range(100):
-        while len(waiting) < clients:
-            one = Arrival(device.now, [int(draw.integers(3, 203))])
-            drains.append((device.queue.expected + one.size) / rate)
-            assert device.admit(one) or drains[-1] > longest_wait / 2
-            waiting.add(one)
-        device.run_batch()
-        waiting = {one for one in waiting if one.ended is None and one.retry_at is None}
-    assert np.median(drains) <= longest_wait / 2
 
 
 requests = st.lists(
@@ -219,32 +195,6 @@ def test_no_request_ends_later_than_under_equal_sharing(found: list[tuple[float,
         assert one.ended <= ends[one] + 3 * 4 / 10
 
 
-@given(
-    st.lists(
-        st.builds(
-            Arrival,
-            at=st.floats(0, 20),
-            lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12),
-            patience=st.floats(0.1, 30),
-            chunk=st.sampled_from([10**9, 20, 64]),
-            error=st.sampled_from([-1.0, -0.5, 0.0, 1.0]),
-            model=st.sampled_from([FIRST_MODEL, QueuedModel(window=64), QueuedModel(scale=3.0, budget=30.0)]),
-        ),
-        min_size=1,
-        max_size=40,
-    )
-)
-def test_every_admitted_request_ends_or_expires_and_the_tokens_add_up(arrivals: list[Arrival]) -> None:
-    queue = make_queue(token_budget=64, max_tokens=800, max_wait_seconds=3.0, tokens_per_second=100.0)
-    device = Simulation(queue, 100.0)
-    device.run(arrivals)
-    for one in arrivals:
-        assert [one.retry_at is not None, one.ended is not None, one.expired].count(True) == 1
-    assert is_empty(queue)
-    assert device.requests == {}
-    assert device.busy_seconds * 100.0 >= sum(one.size for one in arrivals if one.ended) - 1e-6
-
-
 @pytest.mark.parametrize("rate", [0.5 * RATE, RATE, 5 * RATE])
 def test_most_clients_succeed_when_they_retry_as_told(rate: float) -> None:
     queue = make_queue(token_budget=BUDGET, max_tokens=80_000, max_wait_seconds=LIMIT, tokens_per_second=rate)
@@ -304,7 +254,7 @@ def test_chunks_of_a_batch_or_two_end_when_the_whole_request_does(batches: int) 
 def test_chunks_of_wrongly_estimated_requests_end_in_p99_when_whole_ones_do() -> None:
     """By up to 30 %, corrected as they arrive."""
     pairs = list[tuple[Arrival, Arrival]]()
-    for seed in range(30):
+    for seed in range(12):
         for load in LOADS:
             whole, chunked = arrivals_of(seed, load), arrivals_of(seed, load, chunk=DEVICE_BUDGET, error=0.3)
             pairs += zip(simulate(whole), simulate(chunked), strict=True)

@@ -1,8 +1,7 @@
 """/answer and /choose: every family's answers against transformers; forms of requests, of answers and of errors."""
 
-import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 
 from packbert.service.tasks.answer import AnswerRequest, answer, best_spans
 from packbert.service.tasks.choose import ChooseRequest, choose
-from packbert.service.tasks.flow import Tasks, answer_request
-from tests.export.goldens import NAMES, Artifact, answers
-from tests.service.in_process import InProcessClient, ask, ask_engine, serve_in_process
+from tests.export.goldens import NAMES, Exported, answers
+from tests.service.in_process import InProcessClient, ask, ask_at_once, serve_in_process
 
 TOLERANCE = 1e-4
 WITH_SPANS = [name for name in NAMES if name.endswith("-spans")]
@@ -30,35 +28,22 @@ def same(found: Any, expected: Any) -> None:
         assert one["score"] == pytest.approx(other["score"], abs=TOLERANCE)
 
 
-def requests(name: str) -> list[AnswerRequest]:
-    return [
-        AnswerRequest.model_validate({"question": case["question"], "context": case["context"]} | case["parameters"])
-        for case in answers(name)["answer"]
-    ]
-
-
 @pytest.mark.parametrize("name", WITH_SPANS)
-def test_answers_and_their_places_are_those_of_the_pipeline(name: str, exported: Callable[..., Artifact]) -> None:
-    async def question(tasks: Tasks) -> Any:
-        return await asyncio.gather(*(answer_request(tasks, answer, request) for request in requests(name)))
-
-    results = ask_engine(exported(name).root, question)
-    for result, case in zip(results, answers(name)["answer"], strict=True):
+def test_answers_and_their_places_are_those_of_the_pipeline(name: str, exported: Exported) -> None:
+    cases = answers(name)["answer"]
+    bodies = [{"question": case["question"], "context": case["context"]} | case["parameters"] for case in cases]
+    results = ask_at_once(exported(name).root, [(answer, AnswerRequest.model_validate(body)) for body in bodies])
+    for result, case in zip(results, cases, strict=True):
         same(result.value, case["answer"])
     assert max(len(result.sequences) for result in results) > 3  # windows
 
 
 @pytest.mark.parametrize("name", WITH_CHOICES)
-def test_scores_of_choices_are_the_softmax_of_transformers_logits(name: str, exported: Callable[..., Artifact]) -> None:
+def test_scores_of_choices_are_the_softmax_of_transformers_logits(name: str, exported: Exported) -> None:
     cases = answers(name)["choose"]
-
-    async def question(tasks: Tasks) -> Any:
-        bodies = [{"prompt": case["prompt"], "choices": case["choices"]} for case in cases]
-        asked = [ChooseRequest.model_validate(body) for body in (*bodies, {"inputs": bodies})]
-        results = await asyncio.gather(*(answer_request(tasks, choose, one) for one in asked))
-        return [result.value for result in results]
-
-    *alone, together = ask_engine(exported(name).root, question)
+    bodies: list[Any] = [{"prompt": case["prompt"], "choices": case["choices"]} for case in cases]
+    asked = [(choose, ChooseRequest.model_validate(body)) for body in (*bodies, {"inputs": bodies})]
+    *alone, together = (result.value for result in ask_at_once(exported(name).root, asked))
     assert alone == together
     for found, case in zip(alone, cases, strict=True):
         assert [one["index"] for one in found] == np.argsort(-np.array(case["scores"]), kind="stable").tolist()
@@ -70,11 +55,10 @@ def test_scores_of_choices_are_the_softmax_of_transformers_logits(name: str, exp
 CONTEXT = "The cat sat on the mat in Paris, and it was warm. Unaffable dogs walked to London by the river."
 ASKED = {"question": "Where is the cat?", "context": CONTEXT}
 LONG = {"question": "Where is the cat?", "context": CONTEXT * 20}
-PROMPT, CHOICES = "The cat sat on the mat.", ["It was warm.", "The dog drinks tea."]
 
 
 @pytest.fixture(scope="module")
-def spans(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
+def spans(exported: Exported) -> Iterator[InProcessClient]:
     with serve_in_process(exported("bert-spans").root) as client:
         yield client
 
@@ -92,8 +76,8 @@ def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) ->
     assert cut.headers["x-truncated-inputs"] == "1"
 
 
-@pytest.mark.parametrize("name", ["bert-spans", "roberta-spans", "albert-spans", "distilbert-spans"])
-def test_int8_finds_the_best_answers_of_the_pipeline(name: str, exported: Callable[..., Artifact]) -> None:
+@pytest.mark.parametrize("name", ["bert-spans", "albert-spans"])
+def test_int8_finds_the_best_answers_of_the_pipeline(name: str, exported: Exported) -> None:
     """Scores differ by at most 15 %, so of two answers whose scores are nearer to each other either may be the best."""
     different = 0
     with serve_in_process(exported(name, "int8").root) as client:

@@ -1,14 +1,9 @@
 """/attention over HTTP: pieces, matrices and rollout of every family, choices of layers and heads, limits."""
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 import pytest
 
-from packbert.service.errors import TooLarge
-from packbert.service.tasks.attention import MAX_NUMBERS, check_size
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask, serve_in_process
 
@@ -18,16 +13,8 @@ PAIR = {"text": FIRST, "text_pair": SECOND}
 NPY = {"accept": "application/x-npy"}
 
 
-@pytest.fixture(scope="module")
-def client(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("bert").root) as found:
-        yield found
-
-
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_pair_of_every_family_gets_the_matrices_of_transformers(
-    name: str, exported: Callable[..., Artifact]
-) -> None:
+def test_the_pair_of_every_family_gets_the_matrices_of_transformers(name: str, exported: Exported) -> None:
     stored = np.load(GOLDEN / "attention" / f"{name}.npz")
     last = max(int(key.split(".")[0]) for key in stored)
     want, types = stored[f"{last}.attention"], stored[f"{last}.types"].tolist()
@@ -52,26 +39,12 @@ def test_the_pair_of_every_family_gets_the_matrices_of_transformers(
 
 
 @pytest.mark.parametrize("heads", [None, [1], [2, 0]])
-def test_mean_and_rollout_are_over_the_heads_asked_for(client: InProcessClient, heads: list[int] | None) -> None:
-    whole = np.array(ask(client, "/attention", inputs=FIRST, heads=heads)["attention"])
-    mean = ask(client, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="mean")
+def test_mean_and_rollout_are_over_the_heads_asked_for(encoder: InProcessClient, heads: list[int] | None) -> None:
+    whole = np.array(ask(encoder, "/attention", inputs=FIRST, heads=heads)["attention"])
+    mean = ask(encoder, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="mean")
     assert (mean["layers"], mean["heads"]) == ([1], heads or [0, 1, 2, 3])
     np.testing.assert_allclose(np.array(mean["attention"]), whole[[1]].mean(axis=1), atol=1e-6)
-    flow = ask(client, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="rollout")
+    flow = ask(encoder, "/attention", inputs=FIRST, heads=heads, layers=[1], reduce="rollout")
     assert flow["layers"] == [0, 1]
     half = [0.5 * one + 0.5 * np.eye(len(one)) for one in whole.mean(axis=1)]
     np.testing.assert_allclose(np.array(flow["attention"]), half[1] @ half[0], atol=1e-6)
-
-
-def test_an_answer_that_is_too_large_is_refused_by_its_numbers() -> None:
-    tokens = EncodedText(
-        ids=np.zeros(128, np.int32),
-        types=np.zeros(128, np.int32),
-        outputs=frozenset({"attention"}),
-        truncated=False,
-        empty=False,
-        spans=NO_SPANS,
-    )
-    check_size(tokens, MAX_NUMBERS // 128**2)
-    with pytest.raises(TooLarge, match=rf"6307840 numbers; at most {MAX_NUMBERS} are allowed: ask for fewer layers"):
-        check_size(tokens, 24 * 16 + 1)

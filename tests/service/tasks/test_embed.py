@@ -7,30 +7,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, NoSuchHead
 from packbert.service.settings import Settings, SettingsError
-from packbert.service.tasks.defaults import describe_defaults, embedding_defaults
+from packbert.service.tasks.defaults import describe_defaults, embedding_defaults, root_task
 from packbert.service.tasks.embed import embed, similarity
 from packbert.service.tasks.flow import Read, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest, NspRequest, RerankFields, SimilarityRequest
 from packbert.service.tasks.pairs import nsp, rerank, score_pairs
 from tests import sentence_transformers
 from tests.conftest import Serve
-from tests.export.goldens import Artifact, changed
-from tests.service.in_process import ask, open_tasks
-from tests.serving import fail_to_serve
+from tests.export.goldens import Exported, changed
+from tests.service.in_process import open_tasks
 
 SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.99}  # of 32 channels with random weights
 Ask = Callable[..., Any]
-Exported = Callable[..., Artifact]
 
 
 @contextmanager
@@ -46,8 +42,10 @@ def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.asarray((got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", sentence_transformers.NAMES)
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*((name, "fp32") for name in sentence_transformers.NAMES), *((name, "int8") for name in ("all-modes", "deep"))],
+)
 def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: str, exported: Exported) -> None:
     answers, artifact = sentence_transformers.answers(name), exported(f"sentence-transformers/{name}", precision)
     manifest = artifact.manifest
@@ -62,8 +60,7 @@ def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: 
                 np.testing.assert_allclose(np.linalg.norm(got, axis=1), np.linalg.norm(want, axis=1), rtol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("name", ["all-modes", "deep"])
+@pytest.mark.parametrize(("name", "precision"), [("all-modes", "fp32"), ("deep", "fp16")])
 def test_the_graph_for_cuda_computes_the_modules(name: str, precision: str, tmp_path: Path) -> None:
     """Its attention replaced by plain operators, on a CPU."""
     folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
@@ -107,6 +104,19 @@ def test_a_plain_checkpoint_has_no_prompts_and_no_pooling_of_its_own(bert_artifa
         with pytest.raises(Invalid, match="this model has no prompt 'query'; it has none"):
             ask_for(inputs="the cat", prompt_name="query")
         assert np.array_equal(ask_for(inputs="the cat", prompt="big "), ask_for(inputs="big the cat"))
+
+
+def test_the_root_task_may_not_need_a_head_that_is_missing(exported: Exported) -> None:
+    manifest = exported("bert").manifest
+
+    def chosen(task: str, **more: str) -> str | None:
+        return root_task(manifest, Settings.from_environment({"BERT_MODEL": ".", "BERT_ROOT_TASK": task} | more))
+
+    assert (chosen("nsp"), chosen("rerank", BERT_RERANK="cosine")) == ("nsp", "rerank")
+    with pytest.raises(SettingsError, match="BERT_ROOT_TASK: bert has no labels head, which predict needs"):
+        chosen("predict")
+    with pytest.raises(SettingsError, match="BERT_ROOT_TASK: bert is no cross-encoder, which rerank needs"):
+        chosen("rerank")
 
 
 @pytest.mark.parametrize("name", ["mean", "cls"])
@@ -200,22 +210,14 @@ def test_a_model_with_one_segment_takes_single_texts_and_refuses_pairs(tmp_path:
 
 
 @pytest.fixture
-def prompts(exported: Callable[..., Artifact]) -> Path:
+def prompts(exported: Exported) -> Path:
     """An artifact with pooling mean and Normalize."""
     return exported("sentence-transformers/prompts").root
 
 
-def native(client: httpx.Client, **more: Any) -> Any:
-    return ask(client, "/embed", **{"inputs": "the cat"} | more)[0]
-
-
-def openai(client: httpx.Client, **more: Any) -> Any:
-    return ask(client, "/v1/embeddings", **{"input": "the cat"} | more)["data"][0]["embedding"]
-
-
-def test_a_checkpoints_own_vectors_are_the_default_of_both_routes(serve: Serve, prompts: Path) -> None:
-    client = serve(prompts)
-    info = client.get("/info").json()
+def test_info_says_what_a_checkpoints_own_vectors_are(serve: Serve, prompts: Path) -> None:
+    """The vectors themselves are in the recorded answers."""
+    info = serve(prompts).get("/info").json()
     assert (info["pooling"], info["normalize"], info["similarity_fn_name"]) == ("mean", True, "cosine")
     assert (info["default_prompt_name"], info["prompts"]["document"]) == ("query", "")
     assert info["embedding"] == {
@@ -225,31 +227,6 @@ def test_a_checkpoints_own_vectors_are_the_default_of_both_routes(serve: Serve, 
         "left_out": [],
         "include_prompt": True,
     }
-    own = native(client, pooling="mean", normalize=True, prompt_name="query")
-    assert own == native(client) == openai(client) == openai(client, prompt="the river is cold: ")
-    assert native(client, pooling="cls", normalize=False) != own
-    assert native(client, prompt="") == native(client, prompt_name="document") != own
-    refused = client.post("/v1/embeddings", json={"input": "a", "prompt_name": "nothing"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "prompt")
-
-
-def test_the_settings_decide_otherwise_and_a_requests_field_wins(serve: Serve, prompts: Path) -> None:
-    client = serve(prompts, BERT_POOLING="cls", BERT_NORMALIZE="false")
-    info = client.get("/info").json()
-    assert (info["pooling"], info["normalize"]) == ("cls", False)
-    assert info["embedding"]["decided_by"] == "BERT_POOLING and BERT_NORMALIZE"
-    raw = native(client, pooling="cls", normalize=False)
-    assert native(client) == raw == openai(client)
-    assert native(client, normalize=True) == openai(client, normalize=True) != raw
-    assert native(client, pooling="mean", normalize=True) != native(client, normalize=True)
-
-
-def test_the_start_logs_the_defaults_once(prompts: Path) -> None:
-    with ServiceProcess({"BERT_MODEL": str(prompts)}) as process:
-        said = [line for line in process.output().splitlines() if "/embed by default" in line]
-    (line,) = said
-    decided = "pooling mean (Pooling(mean), Normalize), unit length, prompt query; decided by the artifact"
-    assert line.endswith(f"/embed by default: {decided}")
 
 
 def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> None:
@@ -257,12 +234,13 @@ def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> Non
     settings = Settings.from_environment({"BERT_MODEL": "/a", "BERT_POOLING": "sentence"})
     with pytest.raises(SettingsError, match="BERT_POOLING: prompts has no sentence; it has cls, mean, pooler"):
         embedding_defaults(manifest, settings)
-    finished = fail_to_serve({"BERT_MODEL": str(prompts), "BERT_POOLING": "sentence"})
-    assert finished.returncode == 2
-    assert finished.stderr == "packbert serve: BERT_POOLING: prompts has no sentence; it has cls, mean, pooler\n"
 
 
-def test_the_line_names_the_setting_that_decided(prompts: Path) -> None:
+def test_the_line_of_the_start_names_the_defaults_and_what_decided(prompts: Path) -> None:
     manifest = open_artifact(prompts).manifest
-    settings = Settings.from_environment({"BERT_MODEL": "/a", "BERT_NORMALIZE": "false"})
-    assert describe_defaults(manifest, settings).endswith("not normalized, prompt query; decided by BERT_NORMALIZE")
+    for stated, line in {
+        None: "pooling mean (Pooling(mean), Normalize), unit length, prompt query; decided by the artifact",
+        "false": "pooling mean (Pooling(mean), Normalize), not normalized, prompt query; decided by BERT_NORMALIZE",
+    }.items():
+        variables = {"BERT_MODEL": "/a"} | ({"BERT_NORMALIZE": stated} if stated else {})
+        assert describe_defaults(manifest, Settings.from_environment(variables)) == f"/embed by default: {line}"

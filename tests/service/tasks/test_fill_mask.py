@@ -1,7 +1,6 @@
 """/fill-mask: targets, what it and /score may cost, the passes of whole words, and the beam search over all masks."""
 
 import asyncio
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, answer_check
 from packbert.service.tasks.flow import Tasks
-from packbert.service.tasks.joint import Filled, Search, _most_certain, _neighbours, fill_together
-from packbert.service.tasks.passes import Plan, _passes, _scores, check_cost, check_fit, word_score
+from packbert.service.tasks.joint import Filled, _most_certain, fill_together
+from packbert.service.tasks.passes import check_cost, check_fit
 from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
 from tests.service.tasks.fake_vectors import tasks_with_vectors
@@ -65,60 +64,8 @@ def test_an_answer_with_too_large_candidates_is_refused(tasks: Tasks) -> None:
         answer_check(tasks, MAX_ANSWER_TOKENS // 100 + 1)(chunk)
 
 
-def test_a_target_of_several_pieces_takes_the_place_of_its_mask() -> None:
-    plan, text = Plan.of([(7, 8), (7, 9), (5,)]), text_of(1, 4)
-    found = list(_passes(plan, text, MASK))
-    assert [one.ids.tolist() for one in found] == [
-        [1, MASK, 1, 1, MASK, 1],
-        [1, MASK, MASK, 1, 1, MASK, 1],
-        [1, 7, MASK, 1, 1, MASK, 1],
-        [1, MASK, 1, 1, MASK, MASK, 1],
-        [1, MASK, 1, 1, 7, MASK, 1],
-    ]
-    assert [one.types.tolist() for one in found[1:]] == [[0, 0, 0, 0, 1, 1, 1]] * 2 + [[0, 0, 0, 1, 1, 1, 1]] * 2
-    assert [one.masks for one in found] == [(1, 4), (1,), (2,), (4,), (5,)]
-    assert [one.targets for one in found] == [(5,), (7,), (8, 9), (7,), (8, 9)]
-    assert plan.cost(text) == (len(found), sum(map(len, found)))
-
-
-def test_words_of_one_piece_alone_cost_no_further_pass() -> None:
-    text = text_of(1, 4)
-    assert Plan.of([(5,), (6,)]).cost(text) == (1, 6)
-    assert Plan.of([(5, 6)]).cost(text) == (4, 4 * 7)
-
-
-def test_the_score_of_a_word_is_the_geometric_mean_over_its_pieces() -> None:
-    plan = Plan.of([(7, 8), (5,)])
-    sums = np.zeros((1, 1), np.float32)
-    rows: list[Row] = [
-        {"target_logits": np.array([log], np.float32), "log_sum_exp": sums} for log in (-3.0, -1.0, -2.0)
-    ]
-    scores = asyncio.run(_scores(plan, 1, rows))
-    assert scores == {(0, (5,)): -3.0, (0, (7, 8)): -3.0}
-    assert word_score((7, 8), -3.0) == math.exp(-1.5)
-    assert word_score((5,), -3.0) == math.exp(-3.0)
-
-
 def fill(server: httpx.Client, **body: Any) -> Any:
     return server.post("/fill-mask", json=body).json()
-
-
-@pytest.mark.parametrize(
-    ("target", "fault"),
-    [
-        ("北龍", "the target '北龍' is not in the vocabulary (北, [UNK])"),
-        ("龍" * 30, f"... is not in the vocabulary ({', '.join(['[UNK]'] * 10)}, ...)"),
-    ],
-)
-def test_a_target_with_an_unknown_piece_is_refused_unless_its_first_counts(
-    server: httpx.Client, target: str, fault: str
-) -> None:
-    refused = fill(server, inputs="the [MASK] is big", parameters={"targets": ["dog", target], "first_piece": False})
-    assert refused["code"] == "targets"
-    assert fault.removeprefix("...") in refused["error"]
-    assert '"first_piece": true' in refused["error"]
-    found = fill(server, inputs="the [MASK] is big", targets=["dog", target], first_piece=True)
-    assert {one["target"] for one in found} == {"dog", target}.difference([" "])
 
 
 def test_two_targets_with_one_first_piece_are_one_candidate(server: httpx.Client) -> None:
@@ -145,39 +92,9 @@ def row(*masks: dict[int, float]) -> Row:
     }
 
 
-def test_of_two_orders_the_likelier_one_is_kept() -> None:
-    search = Search(text_of(2, 4, length=8), beam=2)
-    search.states = [
-        Filled(pieces=(A, -1), logs=(-1.0, 0.0), log_probability=-1.0, order=(0,)),
-        Filled(pieces=(-1, B), logs=(0.0, -1.25), log_probability=-1.25, order=(1,)),
-    ]
-    search.advance([row({B: -0.5, A: -8.0}), row({A: -0.75, B: -8.0})])
-    best = search.states[0]
-    assert (best.pieces, best.log_probability, best.order) == ((A, B), -1.5, (0, 1))
-    assert len(search.states) == 2
-    assert search.done
-
-
-def test_the_mask_with_the_most_certain_candidate_is_filled_first() -> None:
-    search = Search(text_of(2, 4, length=8), beam=2)
-    search.advance([row({A: -2.0, B: -3.0}, {B: -0.5, A: -4.0})])
-    assert [state.pieces for state in search.states] == [(-1, B), (-1, A)]
-    assert [state.order for state in search.states] == [(1,), (1,)]
-    first, second = search.passes()
-    assert (first.masks, first.ids[4], second.ids[4]) == ((2,), B, A)
-
-
 def test_rounding_makes_no_probability_larger_than_1() -> None:
     state = Filled(pieces=(-1,), logs=(0.0,))
     assert _most_certain(state, row({A: 1e-6}), beam=1) == (0, [A], [0.0])
-
-
-@pytest.mark.parametrize(
-    ("positions", "runs"),
-    [((2, 3, 5), [[0, 1], [2]]), ((1,), [[0]]), ((1, 3), [[0], [1]]), ((4, 5, 6), [[0, 1, 2]])],
-)
-def test_masks_without_a_token_between_them_are_one_run(positions: tuple[int, ...], runs: list[list[int]]) -> None:
-    assert _neighbours(positions) == runs
 
 
 def test_a_search_costs_a_pass_and_the_beam_for_each_further_mask(bert_artifact: Path) -> None:

@@ -38,7 +38,7 @@ from packbert.service.tokenization import tokenizer as tokenizer_module
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.turns import DEADLINE, Deadline
 from tests.service.fakes import play as play_fake
-from tests.service.fakes import settle
+from tests.service.fakes import settle, until
 from tests.service.tasks.fake_vectors import CountingModel, Story, play
 from tests.service.tokenization.reading import open_tokenizer
 
@@ -88,12 +88,6 @@ async def error_of(asked: Asked) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
         await asked
     return caught.value
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """The tokenizer's thread is real."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from packbert.service.tasks.vectors import embed_any
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from tests import multi_vectors
 from tests.e2e.test_neighbours import equal
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.service.engine.runners import open_runner
 from tests.service.in_process import ask_engine
 from tests.service.tasks import fake_vectors
@@ -207,7 +207,7 @@ def test_an_error_of_a_rerank_names_the_document_or_the_query(artifact: Callable
         assert caught.value.index == 1
 
 
-def test_a_model_without_vectors_of_tokens_says_so(exported: Callable[..., Artifact]) -> None:
+def test_a_model_without_vectors_of_tokens_says_so(exported: Exported) -> None:
     request = EmbedRequest(inputs="a", pooling="multi")
     with pytest.raises(NoSuchHead, match="this model has no multi head"):
         run(exported("bert").root, lambda tasks: answer_request(tasks, embed_any, request))

@@ -3,7 +3,6 @@
 The answers are those of transformers.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,16 @@ import pytest
 
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
-from packbert.service.tasks.flow import Tasks, answer_request
+from packbert.service.tasks.flow import Read
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.windows import WindowsReader
-from tests.export.goldens import Artifact, answers
+from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
-from tests.service.in_process import ask_engine
+from tests.service.in_process import ask_at_once
 from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
 NAMES = sorted(folder.name for folder in GOLDEN.glob("*-entities"))
@@ -32,13 +31,13 @@ each_way = pytest.mark.parametrize(("asked", "special_tokens"), WAYS)
 
 
 @pytest.fixture
-def artifact(name: str, exported: Callable[..., Artifact]) -> Path:
+def artifact(name: str, exported: Exported) -> Path:
     return exported(name).root
 
 
-def run(artifact: Path, question: Callable[[Tasks], Any], **settings: Any) -> Any:
-    """The answer to a question to an engine with the artifact."""
-    return ask_engine(artifact, question, max_wait_seconds=1000.0, **settings)
+def run(artifact: Path, *asked: tuple[Read, Any], **settings: Any) -> list[Any]:
+    """The values of the answers of an engine with the artifact."""
+    return [one.value for one in ask_at_once(artifact, asked, max_wait_seconds=1000.0, **settings)]
 
 
 def as_input(case: dict[str, Any]) -> Any:
@@ -51,19 +50,10 @@ def test_tokens_and_decoded_texts_are_those_of_transformers(
     name: str, asked: str, special_tokens: bool, artifact: Path
 ) -> None:
     cases = answers(name)[asked]
-
-    async def question(tasks: Tasks) -> Any:
-        inputs = list(map(as_input, cases))
-        asking = TokenizeRequest(inputs=inputs, details=True, special_tokens=special_tokens)
-        shown = await answer_request(tasks, tokenize, asking)
-        decoded = [
-            (await answer_request(tasks, decode, DecodeRequest(ids=ids, skip_special_tokens=skip))).value
-            for ids in ([one["ids"] for one in cases],)
-            for skip in (True, False)
-        ]
-        return shown.value, decoded
-
-    shown, decoded = run(artifact, question)
+    asking = TokenizeRequest(inputs=list(map(as_input, cases)), details=True, special_tokens=special_tokens)
+    ids = [one["ids"] for one in cases]
+    decoding = [(decode, DecodeRequest(ids=ids, skip_special_tokens=skip)) for skip in (True, False)]
+    shown, *decoded = run(artifact, (tokenize, asking), *decoding)
     assert decoded == [[one["decoded"] for one in cases], [one["decoded_special"] for one in cases]]
     for tokens, case in zip(shown, cases, strict=True):
         assert [one["id"] for one in tokens] == case["ids"], case["text"]
@@ -79,16 +69,10 @@ def test_tokens_and_decoded_texts_are_those_of_transformers(
 @each_way
 def test_vectors_are_those_of_transformers(name: str, asked: str, special_tokens: bool, artifact: Path) -> None:
     cases = [one for one in answers(name)[asked] if "vectors" in one]
-
-    async def question(tasks: Tasks) -> Any:
-        inputs: Any = [one["text"] for one in cases]
-        both = {"inputs": inputs, "special_tokens": special_tokens}
-        of_tokens = await answer_request(tasks, embed_all, EmbedAllRequest(**both))
-        of_texts = await answer_request(tasks, embed, EmbedRequest(**both, pooling="cls", normalize=False))
-        return list(of_tokens.value), of_texts.value
-
-    of_tokens, of_texts = run(artifact, question)
-    for tokens, text, case in zip(of_tokens, of_texts, cases, strict=True):
+    both: Any = {"inputs": [one["text"] for one in cases], "special_tokens": special_tokens}
+    of_texts = EmbedRequest(**both, pooling="cls", normalize=False)
+    of_tokens, vectors = run(artifact, (embed_all, EmbedAllRequest(**both)), (embed, of_texts))
+    for tokens, text, case in zip(of_tokens, vectors, cases, strict=True):
         np.testing.assert_allclose(np.array(tokens), case["vectors"], atol=1e-4, err_msg=case["text"])
         np.testing.assert_allclose(text, case["vectors"][0], atol=1e-4)
 
@@ -99,12 +83,8 @@ def test_masks_beside_special_tokens_are_filled_as_by_transformers(
     name: str, asked: str, special_tokens: bool, artifact: Path
 ) -> None:
     golden = answers(name)[asked]
-
-    async def question(tasks: Tasks) -> Any:
-        request = FillMaskRequest(inputs=golden["text"], top_k=3, special_tokens=special_tokens)
-        return (await answer_request(tasks, fill_mask, request)).value
-
-    found = run(artifact, question)
+    request = FillMaskRequest(inputs=golden["text"], top_k=3, special_tokens=special_tokens)
+    (found,) = run(artifact, (fill_mask, request))
     assert [one["token"] for one in found] == [one["token"] for one in golden["answer"]]
     assert [one["sequence"] for one in found] == [one["sequence"] for one in golden["answer"]]
     np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in golden["answer"]], atol=1e-5)
@@ -157,12 +137,7 @@ def test_by_default_the_standard_special_tokens_are_text(name: str, tokenizer: T
 def test_the_setting_is_for_requests_that_do_not_say_it(name: str, artifact: Path) -> None:
     case = answers(name)["all"][0]
 
-    async def question(tasks: Tasks) -> Any:
-        return [
-            list((await answer_request(tasks, tokenize, one)).value)
-            for one in (TokenizeRequest(inputs=case["text"], special_tokens=said) for said in (None, False))
-        ]
-
-    by_setting, refused = run(artifact, question, special_tokens=True)
+    asked = [(tokenize, TokenizeRequest(inputs=case["text"], special_tokens=said)) for said in (None, False)]
+    by_setting, refused = map(list, run(artifact, *asked, special_tokens=True))
     assert [one["id"] for one in by_setting[0]] == case["ids"]
     assert len(refused[0]) > len(case["ids"])

@@ -1,6 +1,6 @@
 """`long: "windows"`: the answers of a slow reference, transformers window by window; counts; what is refused."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ from packbert.service.tasks.embed import embed
 from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.predict import PredictRequest, predict
-from tests.export.goldens import Artifact, answers
+from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
 
 FOLDER = GOLDEN / "windows"
 TEXTS: list[str] = answers("windows/texts")
 FAMILIES = sorted({file.stem for file in FOLDER.glob("*.json")} - {"sentence", "texts"})
+each_family = pytest.mark.parametrize(
+    ("family", "precision"), [*((family, "fp32") for family in FAMILIES), ("bert", "int8"), ("roberta", "int8")]
+)
 DEFAULT = 18  # an eighth of 144
 POOLINGS = ("cls", "mean", "pooler")
 VECTOR_TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # int8: as for single channels of these small models
@@ -43,11 +46,8 @@ def chosen(family: str, precision: str) -> list[dict[str, Any]]:
     return [case for case in answers(f"windows/{family}") if every or (case["stride"] == DEFAULT and case["text"] != 2)]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_vectors_are_the_weighted_means_of_the_reference(
-    family: str, precision: str, exported: Callable[..., Artifact]
-) -> None:
+@each_family
+def test_vectors_are_the_weighted_means_of_the_reference(family: str, precision: str, exported: Exported) -> None:
     asked = [(case, name) for case in chosen(family, precision) for name in POOLINGS if name in case]
 
     async def question(tasks: Tasks) -> Any:
@@ -58,11 +58,8 @@ def test_vectors_are_the_weighted_means_of_the_reference(
         assert len(found.sequences) == case["windows"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_labels_are_the_mean_or_the_largest_of_the_reference(
-    family: str, precision: str, exported: Callable[..., Artifact]
-) -> None:
+@each_family
+def test_labels_are_the_mean_or_the_largest_of_the_reference(family: str, precision: str, exported: Exported) -> None:
     asked = [(case, scores) for case in chosen(family, precision) for scores in (None, "max")]
 
     async def question(tasks: Tasks) -> Any:
@@ -80,7 +77,7 @@ def test_labels_are_the_mean_or_the_largest_of_the_reference(
 
 
 @pytest.mark.parametrize("name", sorted({case["name"] for case in answers("windows/sentence")}))
-def test_every_window_of_a_sentence_vector_has_the_prompt(name: str, exported: Callable[..., Artifact]) -> None:
+def test_every_window_of_a_sentence_vector_has_the_prompt(name: str, exported: Exported) -> None:
     own = [case for case in answers("windows/sentence") if case["name"] == name]
 
     async def question(tasks: Tasks) -> Any:
@@ -99,7 +96,7 @@ def vectors(bert_artifact: Path) -> Iterator[InProcessClient]:
 
 
 @pytest.fixture(scope="module")
-def labels(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
+def labels(exported: Exported) -> Iterator[InProcessClient]:
     with serve_in_process(exported("bert-labels").root) as client:
         yield client
 
@@ -143,14 +140,6 @@ def test_a_batch_of_labels_may_hold_pairs_that_fit(labels: InProcessClient) -> N
     assert found.headers["x-windows"].endswith(",1")
     raw = post(labels, "/predict", inputs=TEXTS[0], stride=0, raw_scores=True, window_scores="max").json()
     assert max(one["score"] for one in raw) > 1 or min(one["score"] for one in raw) < 0, "logits"
-
-
-def test_tags_are_joined_under_either_name(tagger: httpx.Client) -> None:
-    body: dict[str, Any] = {"inputs": [TEXTS[0], TEXTS[3]], "aggregation_strategy": "first"}
-    named, strided = (post(tagger, "/tag", **body, **more) for more in ({"long": "windows"}, {"stride": DEFAULT}))
-    assert (named.json(), named.headers["x-windows"]) == (strided.json(), strided.headers["x-windows"])
-    root = post(tagger, "/", inputs=TEXTS[0], long="windows").json()
-    assert root == post(tagger, "/tag", inputs=TEXTS[0], long="windows", aggregation_strategy="simple").json()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A text with each of its hypotheses is the pair that the tokenizers library makes, cut as `only_first` cuts it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.windows import HypothesesReader
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.service.tokenization.reading import open_tokenizer, read_all
 
 LIMIT = 144
@@ -22,7 +22,7 @@ LONG = ("The dog walked to the river. " * 300, "The cat sat, and it was warm. " 
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta", "albert"])
-def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
+def tokenizer(exported: Exported, request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
     with open_tokenizer(exported(request.param).root) as tokenizer:
         assert tokenizer.artifact.manifest.max_tokens == LIMIT
         yield tokenizer
@@ -63,10 +63,6 @@ def test_a_text_that_is_too_long_is_refused_with_its_index(tokenizer: Tokenizer,
     with pytest.raises(Invalid, match=rf"input has {more}\d+ tokens; this model takes at most 144") as caught:
         pairs(tokenizer, ["cat", text], None)
     assert (caught.value.code, caught.value.index) == ("too_long", 1)
-
-
-def test_a_text_without_tokens_is_empty_whatever_its_hypotheses(tokenizer: Tokenizer) -> None:
-    assert [one.empty for one in pairs(tokenizer, ["cat", ""], None)] == [False] * 3 + [True] * 3
 
 
 def test_a_hypothesis_leaves_room_for_a_token_of_the_text(tokenizer: Tokenizer) -> None:

@@ -31,11 +31,15 @@ def library(bert_artifact: Path) -> HFTokenizer:
     return tokenizer
 
 
-@pytest.fixture(scope="module")
-def known(library: HFTokenizer) -> KnownWords:
-    found = KnownWords.of(library, LIMIT)
+def words_of(tokenizer: HFTokenizer) -> KnownWords:
+    found = KnownWords.of(tokenizer, LIMIT)
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="module")
+def known(library: HFTokenizer) -> KnownWords:
+    return words_of(library)
 
 
 def read(library: HFTokenizer, text: str, *, masks: bool = False, mask_id: int = -1) -> EncodedText:
@@ -55,8 +59,7 @@ def reading_masks(library: HFTokenizer) -> tuple[KnownWords, HFTokenizer, int]:
     """One that reads masks, the tokenizer that reads them, and the mask's id."""
     mask_id = id_of_mask(library)
     masking = reading_only(library, {mask_id})
-    found = KnownWords.of(library, LIMIT)
-    assert found is not None
+    found = words_of(library)
     found.read_masks(masking, mask_id)
     return found, masking, mask_id
 
@@ -85,8 +88,7 @@ def test_a_mask_that_depends_on_its_neighbours_is_left_to_the_library(
     for token in content["added_tokens"]:
         token |= kind if token["content"] == "[MASK]" else {}
     masking = HFTokenizer.from_str(json.dumps(content))
-    known = KnownWords.of(library, LIMIT)
-    assert known is not None
+    known = words_of(library)
     known.read_masks(masking, id_of_mask(masking))
     assert known.encode(["a [MASK]"], replace(OPTIONS, masks=True)) is None
 
@@ -105,8 +107,7 @@ def test_the_number_of_known_words_and_their_length_are_bounded(
     library: HFTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_words, "KNOWN_WORDS", 5)
-    known = KnownWords.of(library, LIMIT)
-    assert known is not None
+    known = words_of(library)
     for number in range(50):
         assert known.encode([f"cat w{number} {'x' * 40}{number}"], OPTIONS)
         assert len(known._pieces) <= 5
@@ -135,8 +136,7 @@ def test_only_a_text_with_an_added_token_is_left_to_the_library(library: HFToken
     other = HFTokenizer.from_str(library.to_str())
     other.add_tokens([AddedToken("[E1]", normalized=False), AddedToken("Xyz", normalized=True)])
     other.encode_special_tokens = True
-    known = KnownWords.of(other, LIMIT)
-    assert known is not None
+    known = words_of(other)
     for text in ("the [E1]cat", "axyzb"):
         assert known.encode(["cat", text], OPTIONS) is None
     found = known.encode(["cat [E 1] xy z"], OPTIONS)
@@ -149,8 +149,7 @@ def test_a_cased_tokenizer_keeps_the_case(library: HFTokenizer) -> None:
     content["normalizer"] |= {"lowercase": False}
     cased = HFTokenizer.from_str(json.dumps(content))
     cased.encode_special_tokens = True
-    known = KnownWords.of(cased, LIMIT)
-    assert known is not None
+    known = words_of(cased)
     encoded = known.encode(["Cat cat"], OPTIONS)
     assert encoded is not None
     assert encoded[0].ids.tolist() == cased.encode("Cat cat").ids

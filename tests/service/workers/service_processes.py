@@ -16,19 +16,6 @@ from tests.service.polling import repeated, sum_of, until
 WORKERS = 2
 PAUSE_SECONDS = 0.01  # of a client between two requests: without it, most of the load is that of the clients
 BULK = ["the cat sat on the mat " * 20] * 100  # 12,000 tokens
-MASKED = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"], "top_k": 3}
-REQUESTS: list[tuple[str, Any, dict[str, str]]] = [  # answered together, by any worker
-    ("/embed", {"inputs": ["the cat", "我爱北京。", "a " * 100], "pooling": "mean"}, {}),
-    ("/embed", {"inputs": ["the cat"] * 100}, {"accept": "application/x-npy"}),
-    ("/fill-mask", MASKED, {}),
-    ("/fill-mask", {"inputs": ["the [MASK] is big", "[MASK] [MASK]"], "joint": True, "beam": 3, "top_k": 2}, {}),
-    ("/score", {"inputs": ["the cat", "unaffable. " * 20]}, {}),
-    ("/nsp", {"inputs": [["a", "b"], ["the cat", "it"]]}, {}),
-    ("/embed_sparse", {"inputs": ["the cat", "我爱北京。" * 20], "force": True}, {}),
-    ("/attention", {"inputs": {"text": "the cat", "text_pair": "我爱北京。"}}, {}),
-    ("/predict", {"inputs": "the cat"}, {}),
-    ("/embed", {"inputs": ["the cat", ""]}, {}),
-]
 
 
 SUMS = {  # of a request for the vector of "the cat": what it adds to each series
@@ -93,10 +80,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def is_ready(service: Service) -> bool:
-    return service.get("/ready").status_code == 200
-
-
 @contextmanager
 def load(service: Service, clients: int = 6) -> Iterator[tuple[Counter[int | str], list[httpx.Response]]]:
     """Clients that send single texts, each over a new connection; counts of the outcomes, and all responses but 200."""
@@ -116,11 +99,3 @@ def load(service: Service, clients: int = 6) -> Iterator[tuple[Counter[int | str
     with repeated(call, clients):
         until(lambda: ends[200] >= 2 * clients)
         yield ends, others
-
-
-def comparable(answer: httpx.Response) -> tuple[int, bytes, dict[str, str]]:
-    own = ("server-timing", "x-request-id", "date")
-    named = {name: value for name, value in answer.headers.items() if name not in own and not name.endswith("-time")}
-    request_id = answer.headers["x-request-id"].encode()
-    named.pop("content-length")
-    return answer.status_code, answer.content.replace(request_id, b""), named

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -20,9 +20,9 @@ import pytest
 
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
-from tests.export import goldens
+from tests.export.goldens import Exported
 from tests.service.polling import until
-from tests.service.workers.service_processes import BULK, REQUESTS, SUMS, WORKERS, Service, comparable, is_alive, load
+from tests.service.workers.service_processes import BULK, SUMS, WORKERS, Service, is_alive, load
 from tests.serving import fail_to_serve
 
 ADMIN_KEY, NAME = "a key of the administrator", "one"
@@ -43,14 +43,6 @@ def service(settings: dict[str, str]) -> Iterator[Service]:
 def test_ready_says_that_all_workers_serve(service: Service) -> None:
     """The first of the tests that use the service: /ready has just been 200."""
     assert {service.post("/embed", {"inputs": "a"}).status_code for _ in range(8)} == {200}
-
-
-def test_concurrent_requests_get_the_answers_of_one_process(service: Service, server: httpx.Client) -> None:
-    requests = REQUESTS * 4
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda one: comparable(service.post(one[0], one[1], **one[2])), requests))
-    known = [comparable(server.post(path, json=body, headers=headers)) for path, body, headers in REQUESTS]
-    assert found == known * 4
 
 
 def test_info_and_metrics_have_the_fields_and_series_of_one_process(service: Service, server: httpx.Client) -> None:
@@ -89,25 +81,17 @@ def test_metrics_of_any_worker_are_the_sums_over_all(service: Service) -> None:
         assert service.count("bert_errors_total") == before["bert_errors_total"] + 15
 
 
-def test_every_request_in_the_queue_has_one_outcome(service: Service) -> None:
-    with load(service):
-        text = service.get("/metrics").text
-    counts = {
-        line.split()[0]: float(line.split()[1])
-        for line in text.splitlines()
-        if line.startswith(("bert_queue_requests", "bert_inflight_requests"))
-    }
-    received = counts.pop('bert_queue_requests_total{outcome="received"}')
-    assert received == sum(counts.values())
-
-
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
 def test_a_worker_that_ends_or_hangs_loses_only_its_own_requests(service: Service, fault: signal.Signals) -> None:
     before = service.children
     answered, lost = service.count("bert_requests_total"), service.count('bert_errors_total{reason="worker_ended"}')
     with load(service) as (ends, others):
         os.kill(before["worker-0"], fault)
-        until(lambda: service.children.get("worker-0", before["worker-0"]) != before["worker-0"])
+        if fault == signal.SIGSTOP:
+            with ThreadPoolExecutor(20) as pool:  # new connections, half of them for the worker that hangs
+                answers = list(pool.map(lambda _: httpx.get(service.url + "/health").status_code, range(20)))
+            assert (answers, service.children) == ([200] * 20, before)  # not after the end of the worker
+        until(lambda: has_changed(service, "worker-0", before["worker-0"]))
         done = ends[200]
         until(lambda: ends[200] >= done + 20)
         until(lambda: service.count("bert_ready") == 1)
@@ -121,16 +105,6 @@ def test_a_worker_that_ends_or_hangs_loses_only_its_own_requests(service: Servic
     assert service.count('bert_errors_total{reason="worker_ended"}') - lost <= failed
     received = service.count('bert_queue_requests_total{outcome="received"}')
     assert 2 * received == service.count("bert_queue_requests_total")
-
-
-def test_others_answer_the_connections_that_a_hanging_worker_has_not_accepted(service: Service) -> None:
-    before = service.children
-    os.kill(before["worker-0"], signal.SIGSTOP)
-    with ThreadPoolExecutor(20) as pool:  # new connections, half of them for the worker that hangs
-        answers = list(pool.map(lambda _: httpx.get(service.url + "/health").status_code, range(20)))
-    assert (answers, service.children) == ([200] * 20, before)  # not after the end of the worker
-    until(lambda: service.children.get("worker-0", before["worker-0"]) != before["worker-0"])
-    until(lambda: service.count("bert_ready") == 1)
 
 
 def test_a_killed_supervisor_leaves_no_worker(settings: dict[str, str]) -> None:
@@ -158,13 +132,6 @@ def test_sigterm_under_load_answers_all_requests_and_exits_with_0(settings: dict
             assert [one.result().status_code for one in requests] == [200] * 8
         assert exit_code == 0
         assert not any(is_alive(pid) for pid in children.values())
-
-
-def test_an_invalid_setting_fails_the_start_with_one_line(settings: dict[str, str]) -> None:
-    finished = fail_to_serve(settings | {"BERT_WORKERS": "many"})
-    assert finished.returncode == 2
-    assert finished.stderr.startswith("packbert serve: BERT_WORKERS: many is not a whole number from 1 to 256")
-    assert len(finished.stderr.splitlines()) == 1
 
 
 def test_the_supervisor_imports_only_what_it_uses() -> None:
@@ -232,7 +199,7 @@ def has_changed(service: Service, worker: str, before: int) -> bool:
 
 
 def test_all_workers_serve_what_was_swapped_also_those_that_start_later(
-    settings: dict[str, str], bert_artifact: Path, exported: Callable[..., goldens.Artifact], tmp_path: Path
+    settings: dict[str, str], bert_artifact: Path, exported: Exported, tmp_path: Path
 ) -> None:
     other = exported("bert-labels").root
     with Service(settings | {"BERT_ADMIN_KEY": ADMIN_KEY, "BERT_SERVED_MODEL_NAME": NAME}) as service:
@@ -240,10 +207,10 @@ def test_all_workers_serve_what_was_swapped_also_those_that_start_later(
         def digests() -> set[str]:
             return {service.get("/info").json()["digest"] for _ in range(4 * WORKERS)}
 
-        def swap(folder: Path) -> httpx.Response:
-            return service.post(
-                "/admin/models", {"model": NAME, "source": str(folder)}, authorization=f"Bearer {ADMIN_KEY}"
-            )
+        def swap(folder: Path | str) -> httpx.Response:
+            """Empty: the source of the last swap is read again."""
+            body = {"model": NAME} | ({"source": str(folder)} if folder else {})
+            return service.post("/admin/models", body, authorization=f"Bearer {ADMIN_KEY}")
 
         [first] = digests()
         answer = swap(other)
@@ -261,4 +228,5 @@ def test_all_workers_serve_what_was_swapped_also_those_that_start_later(
             until(partial(has_changed, service, worker, before))
             until(lambda: service.count("bert_ready") == 1)
             assert digests() == {now}
+            assert {swap("").json()["digest"] for _ in range(4 * WORKERS)} == {now}
         assert [one.json()["swapped"] for one in both].count(True) >= 1

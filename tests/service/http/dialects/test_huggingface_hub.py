@@ -1,25 +1,23 @@
 """huggingface_hub's own client, with nothing but the URL of the service: every method that has a route here."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
 from tests.conftest import Serve
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 
 ELEMENTS_SINCE = (1, 1, 5)  # from here on the client reads [{label, score}], before {sequence, labels, scores}
 ZERO_SHOT_PATH = "" if tuple(map(int, huggingface_hub.__version__.split(".")[:3])) >= ELEMENTS_SINCE else "/predict"
 
 
 @pytest.fixture(scope="module")
-def questions(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+def questions(serve: Serve, exported: Exported) -> httpx.Client:
     return serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
 
 
@@ -125,21 +123,6 @@ def test_zero_shot_classification(entailment: httpx.Client, multi_label: bool) -
 def test_a_method_without_a_head_here_gets_an_error_with_a_reason(classifier: httpx.Client) -> None:
     with pytest.raises(HfHubHTTPError, match="this model has bad, fair, good"):
         client_of(classifier).zero_shot_classification("the cat", ["animal", "plant"])
-
-
-def test_the_asynchronous_client_does_the_same(
-    server: httpx.Client, classifier: httpx.Client, tagger: httpx.Client
-) -> None:
-    async def ask() -> None:
-        general, labels, tags = (AsyncInferenceClient(model=str(one.base_url)) for one in (server, classifier, tagger))
-        async with general, labels, tags:
-            assert (await general.feature_extraction("the cat")).shape == (1, 32)
-            assert len(await general.fill_mask("the [MASK]", top_k=2)) == 2
-            assert await general.sentence_similarity("the cat", ["the cat"]) == [pytest.approx(1.0)]
-            assert len(await labels.text_classification("the cat")) == 3
-            assert (await tags.token_classification("The cat sat in Paris."))[0].entity_group in ("PER", "LOC")
-
-    asyncio.run(ask())
 
 
 def test_zero_shot_of_a_list_of_one_text_is_its_answer(entailment: httpx.Client) -> None:

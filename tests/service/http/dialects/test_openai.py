@@ -1,7 +1,7 @@
 """OpenAI's own client against the service, with only its base URL set; and what else its dialect accepts."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from packbert.service.errors import Overloaded
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.service.in_process import InProcessClient, serve_in_process
 
 TEXTS = ["the cat sat", "我爱北京。", "it was warm"]
@@ -51,16 +51,6 @@ def test_vectors_equal_those_of_embed_as_base64_and_as_floats(server: httpx.Clie
     short = client.embeddings.create(model="any", input=TEXTS[0], dimensions=8, user="me")
     assert np.array_equal(as_array(short), embed(server, inputs=TEXTS[0], normalize=True, dimensions=8))
     assert by_default.usage.total_tokens > len(TEXTS)
-
-
-def test_the_asynchronous_client_gets_the_same_vectors_at_once(server: httpx.Client) -> None:
-    async def story() -> list[np.ndarray]:
-        async with openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key="any") as client:
-            found = await asyncio.gather(*[client.embeddings.create(model="any", input=text) for text in TEXTS * 8])
-        return [as_array(one)[0] for one in found]
-
-    expected = embed(server, inputs=TEXTS * 8, normalize=True)
-    assert np.array_equal(np.stack(asyncio.run(story())), expected)
 
 
 def test_a_base_url_without_v1_works_too(server: httpx.Client) -> None:
@@ -105,18 +95,6 @@ def test_azures_client_gets_vectors_of_the_deployment_with_the_models_name(serve
         client.embeddings.create(model="any", input="a")
 
 
-def test_an_input_that_cannot_be_processed_is_named(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError) as caught:
-        client.embeddings.create(model="any", input=["a", "cat " * 600])
-    assert (caught.value.type, caught.value.param, caught.value.code) == (
-        "invalid_request_error",
-        "input.1",
-        "too_long",
-    )
-    found = client.embeddings.create(model="any", input="cat " * 600, extra_body={"truncate": True})
-    assert len(found.data) == 1
-
-
 async def call(in_process: InProcessClient, key: str) -> Any:
     """The client's own list of models and one embedding, through the application without a socket."""
     transport = httpx2.ASGITransport(in_process.app)
@@ -155,19 +133,10 @@ def test_the_client_retries_after_the_time_that_a_full_queue_states(
     assert caught.value.type == "rate_limit_error"
 
 
-def test_token_ids_are_refused_with_the_way_out(client: openai.OpenAI) -> None:
-    for ids in ([5, 6], [[5, 6], [7]]):
-        with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False") as caught:
-            client.embeddings.create(model="any", input=ids)
-        assert caught.value.code == "token_ids"
-    with pytest.raises(openai.UnprocessableEntityError, match="the tokenizer is 'cl100k_base'"):
-        client.embeddings.create(model="any", input=[5, 6], extra_body={"tokenizer": "cl100k_base"})
-
-
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta"])
 @pytest.mark.parametrize("special", [True, False])
 def test_token_ids_of_this_models_tokenizer_give_the_vectors_of_the_texts(
-    name: str, special: bool, exported: Callable[..., Artifact]
+    name: str, special: bool, exported: Exported
 ) -> None:
     artifact = exported(name)
     tokenizer = Tokenizer.from_file(str(artifact.folder / "tokenizer.json"))

@@ -7,9 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,11 +19,12 @@ import pytest
 from pyarrow import Table, parquet
 
 from benchmarks.harness.process import ServiceProcess, free_port
+from packbert.service.library import client as client_module
 from packbert.service.library import job as bulk
-from packbert.service.library.client import AsyncClient, Client
+from packbert.service.library.client import AsyncClient, Client, Concurrency, Sender
 from packbert.service.library.client_command import main
-from packbert.service.library.files import FileError
-from packbert.service.library.job import Job, RequestFailed, run_job
+from packbert.service.library.files import FileError, Input
+from packbert.service.library.job import Answers, Job, RequestFailed, run_job
 from tests.service.fakes import on_loop
 from tests.service.library.test_engine import ONE_REQUEST
 
@@ -178,12 +180,6 @@ def test_a_job_asks_for_the_model_that_it_names(monkeypatch: pytest.MonkeyPatch,
     assert paths == ["/models/zh/info", "/models/other/info", "/info"]
 
 
-def test_a_model_whose_name_is_a_number_is_refused_by_the_server(client: Client, texts_file: Path) -> None:
-    job = Job(task="embed", source=texts_file, output=texts_file.with_name("out.npy"), fields={"model": 7})
-    with pytest.raises(RequestFailed, match="model"):
-        run_job(job, client)
-
-
 def test_a_service_with_an_admin_port_answers_calls_and_refuses_jobs(bert_artifact: Path, texts_file: Path) -> None:
     variables = {"BERT_MODEL": str(bert_artifact), "BERT_ADMIN_PORT": str(free_port())}
     with ServiceProcess(variables) as server, Client(server.url) as client:
@@ -192,34 +188,21 @@ def test_a_service_with_an_admin_port_answers_calls_and_refuses_jobs(bert_artifa
             run_job(Job(task="embed", source=texts_file, output=texts_file.with_name("out.npy")), client)
 
 
-def test_a_request_that_is_too_large_as_a_whole_is_divided(client: Client) -> None:
-    pairs = [(f"dog {number}", "is hairy") for number in range(9)]
-    whole = client.one_call
-
-    def refuse_more_than_two(task: str, **fields: Any) -> Any:
-        def call(chunks: Any) -> Any:
-            for chunk in chunks:
-                if len(chunk) > 2:
-                    yield RequestFailed("too many", status=413), chunk
-                else:
-                    yield from whole(task, **fields)([chunk])
-
-        return call
-
-    expected = client.nsp(pairs)
-    client.one_call = refuse_more_than_two  # type: ignore[method-assign]
-    assert client.nsp(pairs) == expected
-
-
-def test_the_halves_of_a_request_are_of_one_model_too(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+@pytest.mark.parametrize("digests", ["aa", "ab"])
+def test_a_request_that_is_too_large_is_divided_and_its_halves_are_of_one_model(
+    digests: str, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
     client.embed(TEXTS)
-    digests = iter("ab")
+    left = iter(digests)
 
     def handle(request: httpx.Request) -> httpx.Response:
         count = len(json.loads(request.content)["inputs"])
-        return httpx.Response(413, json={"error": "too many"}) if count > 2 else vectors(count, next(digests))
+        return httpx.Response(413, json={"error": "too many"}) if count > 2 else vectors(count, next(left))
 
     respond(monkeypatch, client, handle)
+    if digests == "aa":
+        assert client.embed(["my dog"] * 4).shape == (4, 3)
+        return
     with pytest.raises(RequestFailed, match="the answers are of two models"):
         client.embed(["my dog"] * 4)
 
@@ -242,69 +225,6 @@ def test_a_field_that_does_not_exist_ends_a_job_that_skips_errors(client: Client
         run_job(replace(job, skip_errors=True), client)
     assert "skip-errors" not in str(failed.value)
     assert failed.value.index is None
-
-
-def test_a_file_of_lines_becomes_an_array(server: httpx.Client, client: Client, texts_file: Path) -> None:
-    output = texts_file.with_name("out.npy")
-    rows: list[int] = []
-    assert run_job(Job(task="embed", source=texts_file, output=output), client, on_rows=rows.append) == 0
-    assert np.array_equal(np.load(output), embed_by_hand(server, TEXTS))
-    assert sum(rows) == len(TEXTS)
-    assert sorted(path.name for path in texts_file.parent.iterdir()) == ["out.npy", "texts.txt"]
-
-
-def test_parquet_and_json_lines_in_and_out(server: httpx.Client, client: Client, tmp_path: Path) -> None:
-    expected = embed_by_hand(server, TEXTS)
-    source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
-    parquet.write_table(Table.from_pydict({"id": list(range(41)), "body": TEXTS}), source)
-    run_job(Job(task="embed", source=source, output=output, column="body"), client)
-    assert np.array_equal(np.asarray(parquet.read_table(output)["output"].to_pylist(), np.float32), expected)
-    lines, answers = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines.write_text("".join(json.dumps({"a": text, "b": "is it?"}) + "\n" for text in TEXTS), "utf-8")
-    run_job(Job(task="nsp", source=lines, output=answers, column="a", pair_column="b"), client)
-    found = [json.loads(line) for line in answers.read_text("utf-8").splitlines()]
-    pairs = {"inputs": [[text, "is it?"] for text in TEXTS]}
-    assert found == server.post("/nsp", json=pairs).json()
-
-
-def test_a_job_that_was_stopped_goes_on_with_every_row_once(
-    server: httpx.Client, client: Client, texts_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = texts_file.with_name("out.npy")
-    job = Job(task="embed", source=texts_file, output=output)
-    resolve = bulk._resolve
-
-    def stop_in_the_second_part(*arguments: Any) -> Any:
-        if arguments[3][0] >= 16:
-            raise KeyboardInterrupt
-        return resolve(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bulk, "_resolve", stop_in_the_second_part)
-        with pytest.raises(KeyboardInterrupt):
-            run_job(job, client)
-    assert not output.exists()
-    sent: list[int] = []
-
-    def count(*arguments: Any) -> Any:
-        sent.append(len(arguments[2]))
-        return resolve(*arguments)
-
-    monkeypatch.setattr(bulk, "_resolve", count)
-    run_job(job, client)
-    assert sum(sent) == len(TEXTS) - 16  # the first part was kept
-    assert np.array_equal(np.load(output), embed_by_hand(server, TEXTS))
-
-
-def test_parts_of_another_job_are_refused(client: Client, texts_file: Path) -> None:
-    output = texts_file.with_name("out.npy")
-    parts = texts_file.with_name("out.npy.parts")
-    parts.mkdir()
-    (parts / "job.json").write_text("{}", "utf-8")
-    (parts / "000000000000.0").touch()
-    with pytest.raises(FileError, match="parts of another job"):
-        run_job(Job(task="embed", source=texts_file, output=output), client)
-    shutil.rmtree(parts)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
@@ -425,3 +345,141 @@ def test_the_client_imports_neither_the_server_nor_the_engine() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "httpx" in loaded
     assert not any(name in loaded for name in ("fastapi", "onnxruntime", "tokenizers", "pyarrow"))
+
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def make_sender(handler: Handler, *, max_requests: int = 4, patience_seconds: float = 60.0) -> Sender:
+    http = httpx.Client(transport=httpx.MockTransport(handler), base_url="http://test")
+    return Sender(http, max_requests=max_requests, patience_seconds=patience_seconds)
+
+
+def failure_of(answer: httpx.Response | httpx.RequestError, *, patience_seconds: float) -> tuple[RequestFailed, int]:
+    """What a request ends with, and how often it was sent."""
+    calls = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        if isinstance(answer, httpx.RequestError):
+            raise answer
+        return answer
+
+    found = make_sender(handle, patience_seconds=patience_seconds).send("/embed", {}, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    return found, len(calls)
+
+
+def number_of(request: httpx.Request) -> int:
+    number: int = json.loads(request.content)["number"]
+    return number
+
+
+def run(sender: Sender, chunks: Iterable[list[Input]]) -> Iterator[tuple[Answers, list[Input]]]:
+    def answer(chunk: list[Input]) -> Answers:
+        response = sender.send("/embed", {"number": int(str(chunk[0]))}, accept="application/json")
+        return response if isinstance(response, RequestFailed) else [response.json()]
+
+    return sender.run_in_order(chunks, answer)
+
+
+def test_answers_come_in_the_order_of_chunks_though_some_are_refused() -> None:
+    refused: set[int] = set()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        number = number_of(request)
+        if number % 3 == 0 and number not in refused:
+            refused.add(number)
+            return httpx.Response(429, headers={"retry-after": "0"}, json={"error": "the queue is full"})
+        return httpx.Response(200, json=number)
+
+    chunks: list[list[Input]] = [[str(number)] for number in range(50)]
+    assert list(run(make_sender(handle), chunks)) == [([number], chunk) for number, chunk in enumerate(chunks)]
+    assert refused == set(range(0, 50, 3))
+
+
+def test_a_get_waits_between_its_attempts_as_long_as_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = 0.0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def refuse(_: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        raise httpx.ConnectError("there is no server")
+
+    monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    found = make_sender(refuse, patience_seconds=300.0).send("/info", None, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    assert now > 300 - client_module.MAX_PAUSE_SECONDS
+    assert asked < 60
+
+
+def test_few_chunks_are_read_ahead() -> None:
+    read = 0
+
+    def chunks() -> Iterator[list[Input]]:
+        nonlocal read
+        for number in range(1000):
+            read += 1
+            yield [str(number)]
+
+    sender = make_sender(lambda request: httpx.Response(200, json=number_of(request)), max_requests=4)
+    found = run(sender, chunks())
+    next(found)
+    assert read <= 8
+    found.close()  # type: ignore[attr-defined]
+
+
+def test_a_get_waits_for_no_request() -> None:
+    sender = make_sender(lambda request: httpx.Response(200, json=request.method))
+    sender.concurrency.on_refusal(3600.0)
+    response = sender.send("/info", None, accept="application/json")
+    assert isinstance(response, httpx.Response)
+    assert response.json() == "GET"
+
+
+@pytest.mark.parametrize("status", [400, 401, 413, 422, 501])
+def test_an_error_of_the_request_is_returned_at_once_with_its_index(status: int) -> None:
+    content = {"error": "input has 613 tokens", "code": "too_long", "index": 3}
+    found, calls = failure_of(httpx.Response(status, json=content), patience_seconds=60.0)
+    assert (found.status, found.index, str(found), calls) == (status, 3, "input has 613 tokens", 1)
+
+
+CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
+
+
+@pytest.mark.parametrize(
+    ("answer", "patience", "sentence"),
+    [
+        (httpx.ConnectError("refused"), 0.0, "no server answers at http://test/embed: refused"),
+        (httpx.UnsupportedProtocol("Request URL is missing a protocol"), 60.0, "is missing a protocol"),
+        (httpx.LocalProtocolError("Illegal header value"), 60.0, "Illegal header value"),
+        (httpx.ConnectError(CERTIFICATE), 60.0, CERTIFICATE),
+        (httpx.Response(429, headers={"retry-after": "20"}, json={"error": "it is full"}), 10.0, "it is full"),
+        (httpx.Response(404, text="<html>nothing"), 60.0, "HTTP 404: <html>nothing"),
+    ],
+)
+def test_what_does_not_pass_is_returned_at_once_in_its_own_words(
+    answer: httpx.Response | httpx.RequestError, patience: float, sentence: str
+) -> None:
+    found, calls = failure_of(answer, patience_seconds=patience)
+    assert (str(found).endswith(sentence), calls) == (True, 1)
+
+
+def test_answers_raise_the_number_of_requests_and_a_refusal_halves_it_once() -> None:
+    now = [0.0]
+    concurrency = Concurrency(8, clock=lambda: now[0])
+    for _ in range(100):
+        concurrency.on_answer()
+    assert concurrency.allowed == 8
+    concurrency.on_refusal(2.0)
+    concurrency.on_refusal(1.0)
+    assert concurrency.allowed == 4
+    now[0] = 3.0
+    for _ in range(5):
+        now[0] += 3.0
+        concurrency.on_refusal(2.0)
+    assert concurrency.allowed == 1

@@ -1,11 +1,11 @@
 """Models behind the application in this process, for routes that need no socket."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.export.goldens import Artifact
+from tests.export.goldens import Exported
 from tests.service.in_process import InProcessClient, serve_in_process
 
 
@@ -17,7 +17,7 @@ def encoder(bert_artifact: Path) -> Iterator[InProcessClient]:
 
 
 @pytest.fixture(scope="session")
-def scorer(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
+def scorer(exported: Exported) -> Iterator[InProcessClient]:
     """A cross-encoder."""
     with serve_in_process(exported("distilbert-labels").root) as client:
         yield client
