@@ -34,6 +34,7 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
 }
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
+MAX_LAYERS = 1024  # the largest published encoders have 48
 BERT_KEYS = {  # our number -> the config's key
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -347,6 +348,8 @@ def architecture_of(config: Config) -> Architecture:
         raise ExportError(
             f"config.json has hidden size {values['hidden']}, which is not divisible by {values['heads']} heads"
         )
+    if values["layers"] > MAX_LAYERS:
+        raise ExportError(f"config.json has {values['layers']} layers; at most {MAX_LAYERS} are supported")
     offset = family.position_offset(config)
     values["positions"] -= offset
     if values["positions"] < 3:

@@ -26,7 +26,7 @@ def fail_to_serve(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """The end of a start with these variables and no others; the machine's GPUs are hidden from it."""
     return subprocess.run(
         [sys.executable, "-m", "packbert", "serve"],
-        env={"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": ""} | settings,
+        env={"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "", "BERT_PORT": "0"} | settings,
         capture_output=True,
         text=True,
         check=False,

@@ -37,7 +37,6 @@ from .responses import (
     stages_of,
 )
 from .shares import answer_shared
-from .validation import parse
 
 if TYPE_CHECKING:
     from ..observability.spans import Tracing
@@ -235,8 +234,7 @@ class TaskEndpoint:
                     when = f"while the body of {body_bytes} bytes was read"
                     parsed, body_bytes = await DEADLINE.get().wait_for(self._read_on_thread(request, body), when)
                 else:
-                    is_json = spec.attach is None
-                    parsed = parse(spec.request_model, body) if is_json else spec.read(request.headers, body, settings)
+                    parsed = spec.read(request.headers, body, settings)
                 del body  # the texts that were parsed from it take as much
                 result = await self.answer(request, parsed)
                 content, media_type, headers = await self._write_content(request, result)

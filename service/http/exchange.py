@@ -260,7 +260,7 @@ class Exchange:
         self.connection.log_access(
             self._id.decode("latin-1"),
             self.scope["method"],
-            self.scope["path"],
+            self.scope["root_path"] + self.scope["path"],  # the first is that of a model's name
             self._status if self.complete else ClientDisconnected.status,
             self._sent,
             **noted,

@@ -367,6 +367,7 @@ def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
     with collect() as collector:
         with running(models | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as (process, client):
             statuses = [client.post(path, json=body).status_code for of in asked.values() for path, body in of]
+            assert client.get("/models/second/info").status_code == 200
             assert "# {trace_id=" in client.get("/metrics", headers={"accept": "application/openmetrics-text"}).text
             process.terminate()
             output = process.output()
@@ -376,6 +377,7 @@ def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
     assert [one.attributes.get("gen_ai.request.model", "") for one in spans] == expected
     lines = [json.loads(line) for line in output.splitlines()]
     assert [one.get("model", "") for one in lines if one.get("route", "").endswith("/embed")] == expected
+    assert "/models/second/info" in [one.get("route") for one in lines]
     assert not any(b"secret" in body for body in collector.bodies)
 
 

@@ -16,7 +16,7 @@ from packbert.model_export.families import FAMILIES, architecture_of
 from packbert.model_export.tokenizer import read_tokenizer
 from tests.paths import GOLDEN
 
-INVALID: tuple[Any, ...] = (None, -1, 0, 1, 10**6, 1.5, "768", "", [], {}, True, [1])
+INVALID: tuple[Any, ...] = (None, -1, 0, 1, 10**9, 1.5, "768", "", [], {}, True, [1])
 FILES = {
     "bert": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
     "roberta": ("vocab.json", "merges.txt"),
