@@ -216,9 +216,7 @@ class TaskEndpoint:
             try:
                 tasks = model.admit(request.content_length)
             except Unavailable:
-                if (
-                    model.models.draining
-                ):  # the connection closes after the response: an unread body would reset it first
+                if model.models.draining:  # the connection closes after the response, and an unread body resets it
                     await request.read_body(settings.max_body_bytes)
                 raise
             if not self.by_body:
