@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -160,20 +159,26 @@ class ModelRunner:
         loop = asyncio.get_running_loop()
         if not self.concurrency.per_core:
             return await loop.run_in_executor(self._threads, partial(self.run_sync, sequences, all_cores=all_cores))
-        with _naming_out_of_memory():
+        try:
             batch = self._pack(sequences)
             outputs = await loop.run_in_executor(self._threads, self._compute, batch, all_cores)
             rows = _split(batch, outputs)
             if _asks_attention(batch):
                 rows = await loop.run_in_executor(self._threads, self._add_attention, batch, rows)
-            return rows, batch
+        except Exception as error:
+            _name_out_of_memory(error)
+            raise
+        return rows, batch
 
     def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
         """`run` on the calling thread."""
-        with _naming_out_of_memory():
+        try:
             batch = self._pack(sequences)
             rows = _split(batch, self._compute(batch, all_cores))
             return self._add_attention(batch, rows) if _asks_attention(batch) else rows, batch
+        except Exception as error:
+            _name_out_of_memory(error)
+            raise
 
     def run_side_by_side(self, sequences: Sequence[Tokens]) -> int:
         """Runs the batch once on each core at the same time, or once on all cores; returns how often."""
@@ -256,15 +261,10 @@ def _finite(row: Row) -> Row | None:
     return row if all(np.isfinite(array).all() for array in row.values()) else None
 
 
-@contextmanager
-def _naming_out_of_memory() -> Iterator[None]:
-    """Raises OutOfMemory in place of an error which says that memory could not be allocated."""
-    try:
-        yield
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise OutOfMemory("the model ran out of memory: send shorter or fewer texts") from error
-        raise
+def _name_out_of_memory(error: Exception) -> None:
+    """Raises OutOfMemory for an error which says that memory could not be allocated."""
+    if is_out_of_memory(error):
+        raise OutOfMemory("the model ran out of memory: send shorter or fewer texts") from error
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -219,8 +219,8 @@ class TaskEndpoint:
                 if model.models.draining:  # the connection closes after the response, and an unread body resets it
                     await request.read_body(settings.max_body_bytes)
                 raise
-            if not self.by_body:
-                spec.check_head(tasks)
+            if spec.head and not self.by_body:
+                tasks.require_head(spec.head)
             body = await request.read_body(settings.max_body_bytes)
             stage = PROCESS
             cells[RECEIVE] -= 1
@@ -266,7 +266,7 @@ class TaskEndpoint:
                 request.asked = ""
                 model = model.models.find(name)
                 request.asked = model.name
-            self.spec.check_head(model.current.tasks)
+            model.current.tasks.require_head(self.spec.head)
         return answer_shared(self.spec, model, body) if model.shares else self.spec.answer(model, body)
 
     async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:

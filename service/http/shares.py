@@ -29,7 +29,7 @@ async def answer_shared(spec: TaskSpec, model: ServedModel, request: Body) -> Ta
     answering, repeating = _draw(spec, model)
     if answering is not None:
         try:
-            spec.check_head(answering.current.tasks)
+            answering.current.tasks.require_head(spec.head)
             result = await spec.answer(answering, request)
             answering.metrics.shared(answering.name, "answered")
             return result
@@ -72,7 +72,7 @@ async def _repeat(spec: TaskSpec, other: ServedModel, request: Body, first: Task
     metrics = other.metrics
     DEADLINE.set(Deadline(PATIENCE_SECONDS))
     try:
-        spec.check_head(other.current.tasks)
+        other.current.tasks.require_head(spec.head)
         second = await spec.answer(other, request)
         async for cosines, agreements in compare(first, second):
             metrics.agreed(other.name, cosines, agreements)

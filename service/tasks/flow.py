@@ -100,8 +100,8 @@ class Tasks:
         return int(self.settings.max_waiting_tokens * BULK_SHARE)
 
     def require_head(self, head: str) -> None:
-        """Raises NoSuchHead."""
-        if head not in self.manifest.heads:
+        """Raises NoSuchHead; an empty `head` is none."""
+        if head and head not in self.manifest.heads:
             why = self.manifest.missing.get(head, f"family {self.manifest.family} has none")
             raise NoSuchHead(f"this model has no {head} head: {why}; it has {', '.join(self.manifest.heads)}")
 

@@ -75,7 +75,7 @@ async def _root(tasks: Tasks, request: RootRequest) -> Task:
     except ServiceError as error:
         error.message += f"; `POST /` is {task} for this request (BERT_ROOT_TASK names one for all)"
         raise
-    spec.check_head(tasks)
+    tasks.require_head(spec.head)
     found = await spec.task(tasks, parsed)
     return found.then(lambda value, _: as_elements(value)) if "candidate_labels" in given else found
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, create_model
 from ...errors import Invalid, ServiceError
 from ...models import ServedModel
 from ...settings import Settings
-from ...tasks.flow import Read, TaskResult, Tasks, answer_request
+from ...tasks.flow import Read, TaskResult, answer_request
 from ...tasks.inputs import TOO_LONG, Body, ErrorBody
 from ..body import parse
 
@@ -154,11 +154,6 @@ class TaskSpec:
     def summary(self) -> str:
         task = self.task.func if isinstance(self.task, partial) else self.task
         return " ".join((task.__doc__ or "").split()).partition(". ")[0].removesuffix(".")
-
-    def check_head(self, tasks: Tasks) -> None:
-        """Raises NoSuchHead."""
-        if self.head:
-            tasks.require_head(self.head)
 
     async def answer(self, served: ServedModel, request: Body) -> TaskResult:
         """The answer of a model that has the head; its digest is in the result if the model can be swapped."""

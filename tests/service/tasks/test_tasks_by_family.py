@@ -57,7 +57,7 @@ def test_nsp_equals_the_pair_head_and_uses_the_labels_of_its_training(name: str,
 def test_nsp_without_a_pair_head_is_an_error_with_the_reason(name: str, exported: Exported) -> None:
     heads = "cls, mean, tokens, layers, fill_mask"
     with pytest.raises(NoSuchHead, match=f"no pair head: family {name} has no sentence-pair head; it has {heads}"):
-        ROUTES["/nsp"].check_head(tasks_with_vectors(open_artifact(exported(name).root)))
+        tasks_with_vectors(open_artifact(exported(name).root)).require_head(ROUTES["/nsp"].head)
 
 
 @pytest.mark.parametrize("name", checkpoints_with("predict"))
