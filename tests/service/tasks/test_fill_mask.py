@@ -14,8 +14,8 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, answer_check
 from packbert.service.tasks.flow import Tasks
-from packbert.service.tasks.joint import Filled, Search, _most_certain, _neighbours, fill_together
-from packbert.service.tasks.passes import Plan, _passes, _scores, check_cost, check_fit, word_score
+from packbert.service.tasks.joint import Search, _neighbours, fill_together, total
+from packbert.service.tasks.passes import _passes, _scores, check_cost, check_fit, cost_of, steps_of, word_score
 from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
 from tests.service.tasks.fake_vectors import tasks_with_vectors
@@ -66,8 +66,8 @@ def test_an_answer_with_too_large_candidates_is_refused(tasks: Tasks) -> None:
 
 
 def test_a_target_of_several_pieces_takes_the_place_of_its_mask() -> None:
-    plan, text = Plan.of([(7, 8), (7, 9), (5,)]), text_of(1, 4)
-    found = list(_passes(plan, text, MASK))
+    steps, text = steps_of([(5,), (7, 8), (7, 9)]), text_of(1, 4)
+    found = list(_passes(steps, text, MASK))
     assert [one.ids.tolist() for one in found] == [
         [1, MASK, 1, 1, MASK, 1],
         [1, MASK, MASK, 1, 1, MASK, 1],
@@ -78,22 +78,22 @@ def test_a_target_of_several_pieces_takes_the_place_of_its_mask() -> None:
     assert [one.types.tolist() for one in found[1:]] == [[0, 0, 0, 0, 1, 1, 1]] * 2 + [[0, 0, 0, 1, 1, 1, 1]] * 2
     assert [one.masks for one in found] == [(1, 4), (1,), (2,), (4,), (5,)]
     assert [one.targets for one in found] == [(5,), (7,), (8, 9), (7,), (8, 9)]
-    assert plan.cost(text) == (len(found), sum(map(len, found)))
+    assert cost_of(steps, text) == (len(found), sum(map(len, found)))
 
 
 def test_words_of_one_piece_alone_cost_no_further_pass() -> None:
     text = text_of(1, 4)
-    assert Plan.of([(5,), (6,)]).cost(text) == (1, 6)
-    assert Plan.of([(5, 6)]).cost(text) == (4, 4 * 7)
+    assert cost_of(steps_of([(5,), (6,)]), text) == (1, 6)
+    assert cost_of(steps_of([(5, 6)]), text) == (4, 4 * 7)
 
 
 def test_the_score_of_a_word_is_the_geometric_mean_over_its_pieces() -> None:
-    plan = Plan.of([(7, 8), (5,)])
+    targets = [(5,), (7, 8)]
     sums = np.zeros((1, 1), np.float32)
     rows: list[Row] = [
         {"target_logits": np.array([log], np.float32), "log_sum_exp": sums} for log in (-3.0, -1.0, -2.0)
     ]
-    scores = asyncio.run(_scores(plan, 1, rows))
+    scores = asyncio.run(_scores(targets, steps_of(targets), 1, rows))
     assert scores == {(0, (5,)): -3.0, (0, (7, 8)): -3.0}
     assert word_score((7, 8), -3.0) == math.exp(-1.5)
     assert word_score((5,), -3.0) == math.exp(-3.0)
@@ -147,13 +147,10 @@ def row(*masks: dict[int, float]) -> Row:
 
 def test_of_two_orders_the_likelier_one_is_kept() -> None:
     search = Search(text_of(2, 4, length=8), beam=2)
-    search.states = [
-        Filled(pieces=(A, -1), logs=(-1.0, 0.0), log_probability=-1.0, order=(0,)),
-        Filled(pieces=(-1, B), logs=(0.0, -1.25), log_probability=-1.25, order=(1,)),
-    ]
+    search.states = [((0, A, -1.0),), ((1, B, -1.25),)]
     search.advance([row({B: -0.5, A: -8.0}), row({A: -0.75, B: -8.0})])
     best = search.states[0]
-    assert (best.pieces, best.log_probability, best.order) == ((A, B), -1.5, (0, 1))
+    assert (best, total(best)) == (((0, A, -1.0), (1, B, -0.5)), -1.5)
     assert len(search.states) == 2
     assert search.done
 
@@ -161,15 +158,15 @@ def test_of_two_orders_the_likelier_one_is_kept() -> None:
 def test_the_mask_with_the_most_certain_candidate_is_filled_first() -> None:
     search = Search(text_of(2, 4, length=8), beam=2)
     search.advance([row({A: -2.0, B: -3.0}, {B: -0.5, A: -4.0})])
-    assert [state.pieces for state in search.states] == [(-1, B), (-1, A)]
-    assert [state.order for state in search.states] == [(1,), (1,)]
+    assert search.states == [((1, B, -0.5),), ((1, A, -4.0),)]
     first, second = search.passes()
     assert (first.masks, first.ids[4], second.ids[4]) == ((2,), B, A)
 
 
 def test_rounding_makes_no_probability_larger_than_1() -> None:
-    state = Filled(pieces=(-1,), logs=(0.0,))
-    assert _most_certain(state, row({A: 1e-6}), beam=1) == (0, [A], [0.0])
+    search = Search(text_of(1), beam=1)
+    search.advance([row({A: 1e-6})])
+    assert search.states == [((0, A, 0.0),)]
 
 
 @pytest.mark.parametrize(
