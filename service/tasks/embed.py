@@ -190,14 +190,14 @@ async def read_texts(
     """
     if not asks_for_windows(request):
         return partial(tasks.chunks, texts, request, options, beside=beside)
-    size = 0
+    size, options = 0, tasks.reading(request, options)
     if isinstance(texts, PromptedTexts):
-        with_spans = replace(tasks.reading(request, options), spans=True)
-        (alone,) = await tasks.tokenizer.encode([texts.prompt], with_spans, "right")
+        (alone,) = await tasks.tokenizer.encode([texts.prompt], replace(options, spans=True), "right")
         size = int((alone.spans[:, 0] >= 0).sum())  # without the special tokens around it
     tasks.check_count(texts)
     stride, most = cast(WindowFields, request).stride, tasks.settings.max_inputs
-    return tasks.reader(WindowsReader, texts, request, options, asked_stride=stride, prompt=size, most=most)
+    how: Any = {"kind": WindowsReader, "asked_stride": stride, "prompt": size, "most": most}
+    return partial(tasks.tokenizer.chunks, texts, options, **how)
 
 
 def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:

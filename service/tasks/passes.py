@@ -94,16 +94,6 @@ def check_fit(tasks: Tasks, length: int, pieces: int, index: int) -> None:
         raise Invalid(f"{message}; this model takes at most {limit}: {way_out}", code="too_long", index=index)
 
 
-def describe_word(tasks: Tasks, ids: Ids, log_probability: float) -> dict[str, Any]:
-    """What a candidate has if a target of its request has several pieces."""
-    return {
-        "tokens": list(ids),
-        "pieces": [tasks.tokenizer.piece(token_id) for token_id in ids],
-        "log_probability": log_probability,
-        "log_probability_per_piece": log_probability / len(ids),
-    }
-
-
 def word_score(ids: Ids, log_probability: float) -> float:
     """The score of a target, comparable between targets of different numbers of pieces."""
     return math.exp(log_probability / len(ids))

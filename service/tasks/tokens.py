@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from ..errors import Invalid, TooLarge
-from ..tokenization.encoding import PromptedTexts, Text, Texts
+from ..tokenization.encoding import EncodeOptions, PromptedTexts, Text, Texts
 from ..tokenization.tokens import TokenDetails, describe_tokens
 from ..turns import in_turns
 from .embed import stated_prompt
@@ -63,14 +63,13 @@ async def tokenize(tasks: Tasks, request: TokenizeRequest) -> Task:
     """The tokens of a text or pair of any length, or their number, in the format of text-embeddings-inference."""
     texts = _texts(tasks, request)
     tasks.check_count(texts)
-    how: Any = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
-    how["special_tokens"] = tasks.reads_special_tokens(request)
+    options = tasks.reading(request, EncodeOptions(outputs=frozenset(), masks=request.mask))
+    read = partial(tasks.tokenizer.read, texts, options, add_special_tokens=request.add_special_tokens)
 
     async def answer(_: TaskResult) -> Any:
         if request.count:
-            return await tasks.tokenizer.read(texts, len, **how)
-        describe = partial(describe_tokens, tasks.tokenizer)
-        found = await tasks.tokenizer.read(texts, describe, **how, check=check_answer_size)
+            return await read(len)
+        found = await read(partial(describe_tokens, tasks.tokenizer), check=check_answer_size)
         return MadeList(partial(_show, tasks, details=request.details), texts, found)
 
     return Task(None, answer)

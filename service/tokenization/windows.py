@@ -13,8 +13,17 @@ from packbert.model_export.artifact.rows import Ints
 
 from ..errors import Invalid, TooLarge
 from .chunks import TextChunk, TextReader
-from .encoding import NO_SPANS, EncodedText, encode_each, no_tokens, numbers, to_encoded_text, too_long, word_runs
-from .special_tokens import reading_only
+from .encoding import (
+    NO_SPANS,
+    EncodedText,
+    encode_each,
+    no_tokens,
+    numbers,
+    reading_only,
+    to_encoded_text,
+    too_long,
+    word_runs,
+)
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens
 STRIDE_SHARE = 8  # an eighth of the limit is shared by default, 64 tokens of 512: a seventh more tokens are computed

@@ -225,7 +225,7 @@ async def test_received_is_the_sum_of_all_ends_and_those_in_flight(time: FakeTim
     )
     metrics = Metrics()
     metrics.observe_queue({"": batcher}, "CPU", degraded=False)
-    serving = asyncio.create_task(batcher.serve())
+    serving = asyncio.create_task(batcher.dispatcher.serve())
     tasks = [asyncio.create_task(submit(batcher, [sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
     await settle()
     tasks[4].cancel()
