@@ -59,9 +59,7 @@ class Task(NamedTuple):
     chunks: Callable[[], TextChunk | Chunks] | None  # None: the model does not run
     answer: Callable[[TaskResult], Awaitable[Any]]  # the value of the response
     check: Check | None = None  # raises for texts that the task does not take
-    locate: Callable[[ServiceError], None] = lambda _: (
-        None
-    )  # names the field of the input that an error has the index of
+    locate: Callable[[ServiceError], None] | None = None  # names the field of the input that an error has the index of
     accepts_empty: bool = False  # a text without tokens is read as its special tokens
 
     def then(self, shape: Callable[[Any, TaskResult], Any], **changes: Any) -> "Task":
@@ -154,7 +152,8 @@ async def answer_request(tasks: Tasks, read: Read, request: Any) -> TaskResult:
     try:
         await _run(tasks.queue, task, task.chunks(), result, started)
     except ServiceError as error:
-        task.locate(error)
+        if task.locate is not None:
+            task.locate(error)
         raise
     result.received = time.perf_counter()
     result.value = await task.answer(result)

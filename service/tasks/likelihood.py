@@ -121,8 +121,6 @@ def _passes(details: TokenDetails, variant: Variant, mask_id: int) -> Iterator[E
             outputs=OUTPUTS,
             masks=(int(own[n]),),
             targets=(int(details.ids[own[n]]),),
-            truncated=False,
-            empty=False,
             spans=NO_SPANS,
         )
 

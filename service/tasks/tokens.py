@@ -120,12 +120,9 @@ def _show(tasks: Tasks, text: Text, tokens: TokenDetails, *, details: bool) -> M
     unknown = tasks.manifest.special_tokens.get("unk")
 
     def show(at: int, token_id: int, start: int, stop: int, special: int, word: int, side: int, segment: int) -> Any:
-        if special:
-            piece = tokens.piece(at, tokenizer)
-            token = {"id": token_id, "text": piece, "special": True, "start": None, "stop": None}
-        else:
-            characters = sides[max(0, side)][start:stop]
-            token = {"id": token_id, "text": characters, "special": False, "start": start, "stop": stop}
+        text = tokens.piece(at, tokenizer) if special else sides[max(0, side)][start:stop]
+        first, end = (None, None) if special else (start, stop)
+        token = {"id": token_id, "text": text, "special": bool(special), "start": first, "stop": end}
         if details:
             token |= {"piece": tokens.piece(at, tokenizer), "unknown": token_id == unknown}
             token |= {"word": word if word >= 0 else None, "side": side if side >= 0 else None}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from tokenizers import Encoding
@@ -19,7 +20,7 @@ from packbert.model_export.artifact.special_tokens import own_special_tokens
 from ..artifact import Artifact
 from ..errors import Invalid
 from ..scheduling.request import Chunk
-from .chunks import Chunks, TextChunk, TextReader, Turns, chunk_end, each, find_word_ends
+from .chunks import Chunks, TextChunk, TextReader, Turns, each, find_word_ends, in_steps
 from .encoding import (
     INLINE_CHARACTERS,
     Direction,
@@ -244,13 +245,8 @@ class Tokenizer:
         """The results of `work` for items of these sizes: inline if they are short, else in turns on the thread."""
         if is_short(sizes, inline):
             return guard(partial(work, slice(0, len(sizes))))
-        results, first = list[T](), 0
-        while first < len(sizes):
-            end = chunk_end(sizes, first)
-            step = partial(guard, partial(work, slice(first, end)))
-            results += await self.turns.run(step, sum(sizes[first:end]))
-            first = end
-        return results
+        parts = [await self.turns.run(partial(guard, partial(work, at)), sum(sizes[at])) for at in in_steps(sizes)]
+        return list(chain.from_iterable(parts))
 
 
 def count_each(texts: Texts) -> list[int]:
