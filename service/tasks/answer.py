@@ -16,15 +16,7 @@ from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..tokenization.windows import DEFAULT_MAX_TOKENS, QuestionsReader
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
-from .inputs import (
-    MAX_TOP_K,
-    PARAMETERS,
-    Body,
-    ClientFields,
-    FailFastList,
-    SpecialTokensField,
-    merge_parameters,
-)
+from .inputs import MAX_TOP_K, PARAMETERS, Body, ClientFields, FailFastList, SpecialTokensField, merge_parameters
 from .predict import Floats, softmax
 from .results import LongList
 

@@ -15,16 +15,7 @@ from ..tokenization.chunks import TextChunk, each
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..turns import in_turns
 from .flow import Check, Task, TaskResult, Tasks, check_chunk
-from .inputs import (
-    MAX_TOP_K,
-    PARAMETERS,
-    Body,
-    ClientFields,
-    StringOrList,
-    TruncationFields,
-    as_list,
-    merge_parameters,
-)
+from .inputs import MAX_TOP_K, PARAMETERS, Body, ClientFields, StringOrList, TruncationFields, as_list, merge_parameters
 from .joint import DEFAULT_TOP_K, OUTPUTS, choose_beam, fill_together
 from .passes import Ids, Scores, score_words, word_score
 from .results import LongList
