@@ -205,11 +205,6 @@ def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
     return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
 
 
-def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG001
-    """[...] of [windows, ...]."""
-    return np.asarray(answers.max(axis=0))
-
-
 async def join_windows(result: TaskResult, answers: list[Floats], combine: Combine = mean) -> list[Floats]:
     """The answer of each text, from those of its windows; the answers of texts that are read whole stay as they are."""
     if not result.sequences[0].added:

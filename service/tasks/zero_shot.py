@@ -38,7 +38,8 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
     """
     entailment = find_entailment(tasks.manifest.labels)
     labels, texts = _labels(request), _texts(request.inputs)
-    _check_fields(request)
+    if unused := [name for name in UNUSED if getattr(request, name) not in (None, False)]:
+        raise Invalid(f"{', '.join(unused)} cannot be combined with candidate_labels", code="parameters")
     _check_pairs(tasks, texts, labels)
     hypotheses = _hypotheses(labels, request.hypothesis_template or TEMPLATE, tasks.tokenizer.max_characters)
     options, tokenizer = tasks.reading(request, OPTIONS), tasks.tokenizer
@@ -115,12 +116,6 @@ def _texts(inputs: str | Pair | Sequence[str | Pair | list[str]]) -> list[str]:
             raise Invalid(message, code="pair", index=index)
         texts.append(text)
     return texts
-
-
-def _check_fields(request: PredictRequest) -> None:
-    """Raises Invalid for fields that another way of scoring has."""
-    if unused := [name for name in UNUSED if getattr(request, name) not in (None, False)]:
-        raise Invalid(f"{', '.join(unused)} cannot be combined with candidate_labels", code="parameters")
 
 
 def _check_pairs(tasks: Tasks, texts: Sequence[str], labels: Sequence[str]) -> None:
