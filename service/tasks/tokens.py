@@ -61,7 +61,10 @@ DecodeResponse = Annotated[list[str], Field(description="a text for each list of
 
 async def tokenize(tasks: Tasks, request: TokenizeRequest) -> Task:
     """The tokens of a text or pair of any length, or their number, in the format of text-embeddings-inference."""
-    texts = _texts(tasks, request)
+    prompt = "" if request.prompt_name is None else stated_prompt(tasks.manifest, request.prompt_name)
+    inputs = request.inputs if isinstance(request.inputs, list) else [request.inputs]
+    texts: Texts = [as_text(one, index, wrong=WRONG_PAIR) for index, one in enumerate(inputs)]
+    texts = PromptedTexts(prompt, texts) if prompt else texts
     tasks.check_count(texts)
     options = tasks.reading(request, EncodeOptions(outputs=frozenset(), masks=request.mask))
     read = partial(tasks.tokenizer.read, texts, options, add_special_tokens=request.add_special_tokens)
@@ -86,14 +89,6 @@ async def decode(tasks: Tasks, request: DecodeRequest) -> Task:
         return await tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
 
     return Task(None, answer)
-
-
-def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
-    inputs, name = request.inputs, request.prompt_name
-    prompt = "" if name is None else stated_prompt(tasks.manifest, name)
-    listed = inputs if isinstance(inputs, list) else [inputs]
-    texts = [as_text(one, index, wrong=WRONG_PAIR) for index, one in enumerate(listed)]
-    return PromptedTexts(prompt, texts) if prompt else texts
 
 
 def check_answer_size(tokens: int) -> None:
