@@ -57,7 +57,7 @@ class EngineAlone:
             tokens_per_second=self.calibration.tokens_per_second,
         )
         batcher = Batcher(run=self.runner.run, queue=queue, concurrency=self.runner.concurrency)
-        serving = asyncio.create_task(batcher.serve())
+        serving = asyncio.create_task(batcher.dispatcher.serve())
         started = self._clock()
         await asyncio.gather(*(submit(batcher, work) for work in requests))
         seconds = self._clock() - started

@@ -34,7 +34,7 @@ log = logging.getLogger("service")
 
 @dataclass(slots=True, eq=False)
 class Batcher:
-    """The requests of a model. `serve` runs batches while requests are admitted, both on the same event loop.
+    """The requests of a model. Its dispatcher runs batches while requests are admitted, both on the same event loop.
 
     Several models share a queue and its `dispatcher`. `counts` and `failures` only grow.
     """
@@ -223,10 +223,6 @@ class Batcher:
     def _fail(self, request: Request, error: ServiceError) -> None:
         self.queue.remove(request)
         request.fail(error)
-
-    async def serve(self) -> None:
-        """Runs batches until `close`."""
-        await self.dispatcher.serve()
 
     async def run_jobs(self, jobs: Sequence[SequenceJob], *, all_cores: bool) -> None:
         """Runs a batch of this model and delivers its rows. A failed run is halved down to the sequence that fails."""

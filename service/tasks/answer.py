@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -15,15 +16,7 @@ from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..tokenization.windows import DEFAULT_MAX_TOKENS, QuestionsReader
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks
-from .inputs import (
-    MAX_TOP_K,
-    PARAMETERS,
-    Body,
-    ClientFields,
-    FailFastList,
-    SpecialTokensField,
-    merge_parameters,
-)
+from .inputs import MAX_TOP_K, PARAMETERS, Body, ClientFields, FailFastList, SpecialTokensField, merge_parameters
 from .predict import Floats, softmax
 from .results import LongList
 
@@ -91,11 +84,11 @@ async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
     tasks.check_count(pairs)
     if (top_k := request.top_k or 1) > MAX_TOP_K:
         raise Invalid(f"top_k is {top_k}; at most {MAX_TOP_K} are allowed", code="top_k")
-    chunks = tasks.reader(
-        QuestionsReader,
+    chunks = partial(
+        tasks.tokenizer.chunks,
         pairs,
-        request,
-        OPTIONS,
+        tasks.reading(request, OPTIONS),
+        kind=QuestionsReader,
         limit=_window_size(tasks, request),
         most=tasks.settings.max_inputs,
         asked_stride=request.doc_stride,
@@ -104,7 +97,7 @@ async def answer(tasks: Tasks, request: AnswerRequest) -> Task:
     )
 
     async def best(result: TaskResult) -> Any:
-        found = [_Candidates(context, request, top_k) for _, context in pairs]
+        found = [_Candidates(context, request) for _, context in pairs]
         async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
             found[index].add(tokens, row)
         value = LongList([one.best() async for one in in_turns(found)])
@@ -136,7 +129,6 @@ class _Candidates:
 
     context: str
     asked: AnswerParameters
-    top_k: int
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)  # by their text in lower case
     empty_score: float = 1.0  # that no window has an answer: the least of the windows so far
 
@@ -149,7 +141,8 @@ class _Candidates:
         starts, ends = tokens.spans[own].T.tolist()
         start, end = softmax(row["spans"][np.append(0, own)].astype(np.float64).T)
         self.empty_score = min(self.empty_score, float(start[0] * end[0]))
-        count = self.top_k if self.asked.align_to_words is False else 2 * self.top_k + 10
+        top_k = self.asked.top_k or 1
+        count = top_k if self.asked.align_to_words is False else 2 * top_k + 10
         longest = self.asked.max_answer_len or DEFAULT_ANSWER_TOKENS
         for first, last, score in best_spans(start[1:], end[1:], count, longest):
             text = self.context[starts[first] : ends[last]]
@@ -162,7 +155,7 @@ class _Candidates:
         if self.asked.handle_impossible_answer:
             found.append({"score": self.empty_score, "start": 0, "end": 0, "answer": ""})
         found.sort(key=lambda one: -one["score"])
-        return found[0] if self.top_k == 1 else found[: self.top_k]
+        return found[0] if self.asked.top_k in (None, 1) else found[: self.asked.top_k]
 
 
 def best_spans(start: Floats, end: Floats, count: int, longest: int) -> Iterator[tuple[int, int, float]]:

@@ -79,9 +79,7 @@ def _inputs(request: ChooseRequest) -> Sequence[PromptAndChoices]:
     if isinstance(request.inputs, PromptAndChoices):
         return [request.inputs]
     prompt = request.inputs if request.prompt is None else request.prompt
-    assert prompt is not None
-    assert request.choices is not None
-    return [PromptAndChoices(prompt=prompt, choices=request.choices)]
+    return [PromptAndChoices.model_validate({"prompt": prompt, "choices": request.choices})]
 
 
 def _rank(choices: Sequence[str], scores: Floats) -> list[dict[str, Any]]:

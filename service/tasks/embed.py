@@ -190,24 +190,19 @@ async def read_texts(
     """
     if not asks_for_windows(request):
         return partial(tasks.chunks, texts, request, options, beside=beside)
-    size = 0
+    size, options = 0, tasks.reading(request, options)
     if isinstance(texts, PromptedTexts):
-        with_spans = replace(tasks.reading(request, options), spans=True)
-        (alone,) = await tasks.tokenizer.encode([texts.prompt], with_spans, "right")
+        (alone,) = await tasks.tokenizer.encode([texts.prompt], replace(options, spans=True), "right")
         size = int((alone.spans[:, 0] >= 0).sum())  # without the special tokens around it
     tasks.check_count(texts)
     stride, most = cast(WindowFields, request).stride, tasks.settings.max_inputs
-    return tasks.reader(WindowsReader, texts, request, options, asked_stride=stride, prompt=size, most=most)
+    how: Any = {"kind": WindowsReader, "asked_stride": stride, "prompt": size, "most": most}
+    return partial(tasks.tokenizer.chunks, texts, options, **how)
 
 
 def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
     """[...] of [windows, ...], in float64 weighted by the tokens that each window adds; then as it was."""
     return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
-
-
-def largest(answers: Floats, added: NDArray[np.int64]) -> Floats:  # noqa: ARG001
-    """[...] of [windows, ...]."""
-    return np.asarray(answers.max(axis=0))
 
 
 async def join_windows(result: TaskResult, answers: list[Floats], combine: Combine = mean) -> list[Floats]:

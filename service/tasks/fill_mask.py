@@ -15,18 +15,9 @@ from ..tokenization.chunks import TextChunk, each
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..turns import in_turns
 from .flow import Check, Task, TaskResult, Tasks, check_chunk
-from .inputs import (
-    MAX_TOP_K,
-    PARAMETERS,
-    Body,
-    ClientFields,
-    StringOrList,
-    TruncationFields,
-    as_list,
-    merge_parameters,
-)
+from .inputs import MAX_TOP_K, PARAMETERS, Body, ClientFields, StringOrList, TruncationFields, as_list, merge_parameters
 from .joint import DEFAULT_TOP_K, OUTPUTS, choose_beam, fill_together
-from .passes import Ids, Scores, describe_word, score_words, word_score
+from .passes import Ids, Scores, score_words, word_score
 from .results import LongList
 
 MAX_ANSWER_TOKENS = 4_000_000  # in the sequences of a response: about 30 MB, and 30 MB of JSON
@@ -134,8 +125,11 @@ async def _fill_words(tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, 
             found = {ids: word_score(ids, logs[mask, ids]) for ids in words}
             order = sorted(found, key=lambda ids: -found[ids])[:top_k]
             candidates = await _describe(tasks, text, position, order, [found[ids] for ids in order], words)
-            own = zip(candidates, order, strict=True)
-            per_mask.append([one | describe_word(tasks, ids, logs[mask, ids]) for one, ids in own])
+            for candidate, ids in zip(candidates, order, strict=True):
+                log = logs[mask, ids]
+                candidate |= {"tokens": list(ids), "pieces": list(map(tasks.tokenizer.piece, ids))}
+                candidate |= {"log_probability": log, "log_probability_per_piece": log / len(ids)}
+            per_mask.append(candidates)
         return _unwrap(per_mask)
 
     return (await score_words(tasks, texts, list(words), describe)).then(lambda value, _: _unwrap(value))

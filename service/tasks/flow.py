@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ from ..scheduling.batcher import Batcher
 from ..scheduling.queue import BULK_SHARE
 from ..scheduling.request import Chunk, Request
 from ..settings import Settings
-from ..tokenization.chunks import Chunks, TextChunk, TextReader
-from ..tokenization.encoding import Direction, EncodedText, EncodeOptions, Texts, TokenIds, no_tokens
+from ..tokenization.chunks import Chunks, TextChunk
+from ..tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, no_tokens
 from ..tokenization.tokenizer import Tokenizer
 from ..tokenization.tokens import encode_ids
 from ..turns import DEADLINE, in_turns
@@ -59,9 +59,7 @@ class Task(NamedTuple):
     chunks: Callable[[], TextChunk | Chunks] | None  # None: the model does not run
     answer: Callable[[TaskResult], Awaitable[Any]]  # the value of the response
     check: Check | None = None  # raises for texts that the task does not take
-    locate: Callable[[ServiceError], None] = lambda _: (
-        None
-    )  # names the field of the input that an error has the index of
+    locate: Callable[[ServiceError], None] | None = None  # names the field of the input that an error has the index of
     accepts_empty: bool = False  # a text without tokens is read as its special tokens
 
     def then(self, shape: Callable[[Any, TaskResult], Any], **changes: Any) -> "Task":
@@ -119,13 +117,6 @@ class Tasks:
             return self._chunks_of_ids(texts, options, truncation)
         return self.tokenizer.chunks(texts, options, truncation)
 
-    def reader(
-        self, kind: type[TextReader], texts: Texts, request: SpecialTokensField, options: EncodeOptions, **fields: Any
-    ) -> Callable[[], TextChunk | Chunks]:
-        """Reads the texts as `kind` does, which has these `fields`. Raises as Tokenizer.reader."""
-        reader = self.tokenizer.reader(kind, texts, self.reading(request, options), **fields)
-        return partial(self.tokenizer.start, reader)
-
     async def _chunks_of_ids(self, texts: TokenIds, options: EncodeOptions, truncation: Direction | None) -> Chunks:
         sequences = await encode_ids(self.tokenizer, texts, options, truncation)
         async for chunk in in_chunks(enumerate(sequences), sum(len(one.ids) for one in sequences)):
@@ -145,13 +136,10 @@ class Tasks:
             return SIDES[truncate]
         return request.truncation_direction if truncate else None
 
-    def reads_special_tokens(self, request: SpecialTokensField) -> bool:
-        """Whether all special tokens in a text are read as such."""
-        return self.settings.special_tokens if request.special_tokens is None else request.special_tokens
-
     def reading(self, request: SpecialTokensField, options: EncodeOptions) -> EncodeOptions:
         """The options with the special tokens that the request asks for."""
-        return replace(options, special_tokens=True) if self.reads_special_tokens(request) else options
+        asked = self.settings.special_tokens if request.special_tokens is None else request.special_tokens
+        return replace(options, special_tokens=True) if asked else options
 
 
 async def answer_request(tasks: Tasks, read: Read, request: Any) -> TaskResult:
@@ -164,7 +152,8 @@ async def answer_request(tasks: Tasks, read: Read, request: Any) -> TaskResult:
     try:
         await _run(tasks.queue, task, task.chunks(), result, started)
     except ServiceError as error:
-        task.locate(error)
+        if task.locate is not None:
+            task.locate(error)
         raise
     result.received = time.perf_counter()
     result.value = await task.answer(result)

@@ -7,12 +7,14 @@ highest sums of log-probabilities are kept. All rounds of all inputs are a singl
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from packbert.model_export.artifact.batch import Row
+from packbert.model_export.artifact.rows import Ints
 
 from ..errors import Invalid
 from ..tokenization.chunks import Chunks
@@ -26,26 +28,7 @@ OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_TOP_K = 5
 DEFAULT_BEAM, MAX_BEAM = 10, 64
 WAY_OUT = "lower beam, or send fewer or shorter texts"
-OPEN = -1  # the piece of a mask that is not filled yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """A partly filled text; lists have an item for each of its masks."""
-
-    pieces: tuple[int, ...]  # ids
-    logs: tuple[float, ...]  # log-probabilities
-    log_probability: float = 0.0  # their sum
-    order: tuple[int, ...] = ()  # the masks that are filled, first to last
-
-    def open_masks(self) -> list[int]:
-        return [mask for mask, piece in enumerate(self.pieces) if piece == OPEN]
-
-    def fill(self, mask: int, piece: int, log: float) -> "Filled":
-        pieces, logs = list(self.pieces), list(self.logs)
-        pieces[mask], logs[mask] = piece, log
-        total = self.log_probability + log
-        return Filled(pieces=tuple(pieces), logs=tuple(logs), log_probability=total, order=(*self.order, mask))
+Filled = tuple[tuple[int, int, float], ...]  # of each mask that is filled, first to last: mask, id, log-probability
 
 
 @dataclass(slots=True, eq=False)
@@ -54,48 +37,55 @@ class Search:
 
     text: EncodedText
     beam: int
-    states: list[Filled] = field(init=False)  # best first
-
-    def __post_init__(self) -> None:
-        masks = len(self.text.masks)
-        self.states = [Filled(pieces=(OPEN,) * masks, logs=(0.0,) * masks)]
+    states: list[Filled] = field(default_factory=lambda: [()])  # best first
 
     @property
     def done(self) -> bool:
-        return not self.states[0].open_masks()
+        return len(self.states[0]) == len(self.text.masks)
 
     def passes(self) -> Iterator[EncodedText]:
         """A pass for each partly filled text, which scores all of its open masks."""
-        return map(self._pass, self.states)
+        for state in self.states:
+            masks = tuple(self.text.masks[mask] for mask in self._open_masks(state))
+            yield replace(self.text, ids=self.fill(state), outputs=OUTPUTS, masks=masks, top_k=self.beam)
+
+    def fill(self, state: Filled) -> Ints:
+        """[length] the ids of the text with the pieces of `state`."""
+        ids = self.text.ids.copy()
+        for mask, piece, _ in state:
+            ids[self.text.masks[mask]] = piece
+        return ids
 
     def advance(self, rows: Sequence[Row]) -> None:
         """Fills a mask of each partly filled text; `rows` are those of `passes`."""
-        choices = [_most_certain(state, row, self.beam) for state, row in zip(self.states, rows, strict=True)]
-        totals = np.array([logs for _, _, logs in choices]) + [[state.log_probability] for state in self.states]
-        found: dict[tuple[int, ...], Filled] = {}
+        choices = [self._most_certain(state, row) for state, row in zip(self.states, rows, strict=True)]
+        totals = np.array([logs for _, _, logs in choices]) + [[total(state)] for state in self.states]
+        found: dict[frozenset[tuple[int, int]], Filled] = {}
         for candidate in np.argsort(-totals.ravel(), kind="stable").tolist():
             number, rank = divmod(candidate, self.beam)
             mask, ids, logs = choices[number]
-            filled = self.states[number].fill(mask, ids[rank], logs[rank])
-            found.setdefault(filled.pieces, filled)  # if two orders fill a text alike, the order with the higher sum
+            filled = (*self.states[number], (mask, ids[rank], logs[rank]))
+            pieces = frozenset((mask, piece) for mask, piece, _ in filled)
+            found.setdefault(pieces, filled)  # if two orders fill a text alike, the order with the higher sum
             if len(found) == self.beam:
                 break
         self.states = list(found.values())
 
-    def _pass(self, state: Filled) -> EncodedText:
-        ids, text = self.text.ids.copy(), self.text
-        for position, piece in zip(text.masks, state.pieces, strict=True):
-            if piece != OPEN:
-                ids[position] = piece
-        masks = tuple(text.masks[mask] for mask in state.open_masks())
-        return replace(text, ids=ids, outputs=OUTPUTS, masks=masks, top_k=self.beam)
+    def _open_masks(self, state: Filled) -> list[int]:
+        filled = {mask for mask, _, _ in state}
+        return [mask for mask in range(len(self.text.masks)) if mask not in filled]
+
+    def _most_certain(self, state: Filled, row: Row) -> tuple[int, list[int], list[float]]:
+        """The open mask whose best candidate is the most probable; its best ids and their log-probabilities."""
+        logs = row["top_logits"][:, : self.beam].astype(np.float64) - row["log_sum_exp"].astype(np.float64)
+        best = int(logs[:, 0].argmax())
+        ids = row["top_ids"][best, : self.beam].tolist()
+        return self._open_masks(state)[best], ids, np.minimum(logs[best], 0.0).tolist()
 
 
-def _most_certain(state: Filled, row: Row, beam: int) -> tuple[int, list[int], list[float]]:
-    """The open mask whose best candidate is the most probable; its `beam` best ids and their log-probabilities."""
-    logs = row["top_logits"][:, :beam].astype(np.float64) - row["log_sum_exp"].astype(np.float64)
-    best = int(logs[:, 0].argmax())
-    return state.open_masks()[best], row["top_ids"][best, :beam].tolist(), np.minimum(logs[best], 0.0).tolist()
+def total(state: Filled) -> float:
+    """The sum of the log-probabilities, rounded alike by each Python: from 3.12 on `sum` rounds once."""
+    return reduce(add, [log for _, _, log in state], 0.0)
 
 
 def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None) -> tuple[int, int]:
@@ -148,28 +138,24 @@ async def _rounds(searches: Sequence[Search], tokens: int) -> Chunks:
 
 async def _describe(tasks: Tasks, search: Search, top_k: int) -> list[dict[str, Any]]:
     """The best filled texts as in the response."""
-    text, states, pad = search.text, search.states[:top_k], tasks.manifest.special_tokens.get("pad")
-    filled = []
-    for state in states:
-        ids = text.ids.copy()
-        ids[list(text.masks)] = state.pieces
-        filled.append([token_id for token_id in ids.tolist() if token_id != pad])
+    states, runs, pad = search.states[:top_k], _neighbours(search.text.masks), tasks.manifest.special_tokens.get("pad")
+    filled = [[token_id for token_id in search.fill(state).tolist() if token_id != pad] for state in states]
     sequences = await tasks.tokenizer.decode(filled, skip_special_tokens=True)
-    runs = _neighbours(text.masks)
-    parts = [[state.pieces[mask] for mask in run] for state in states for run in runs]
+    in_text_order = [sorted(state) for state in states]
+    parts = [[masks[mask][1] for mask in run] for masks in in_text_order for run in runs]
     texts = await tasks.tokenizer.decode(parts, skip_special_tokens=False)
     return [
         {
-            "score": math.exp(state.log_probability),
-            "log_probability": state.log_probability,
-            "tokens": list(state.pieces),
-            "pieces": [tasks.tokenizer.piece(token_id) for token_id in state.pieces],
-            "log_probabilities": list(state.logs),
-            "order": list(state.order),
+            "score": math.exp(total(state)),
+            "log_probability": total(state),
+            "tokens": [piece for _, piece, _ in masks],
+            "pieces": [tasks.tokenizer.piece(piece) for _, piece, _ in masks],
+            "log_probabilities": [log for _, _, log in masks],
+            "order": [mask for mask, _, _ in state],
             "texts": texts[n * len(runs) : (n + 1) * len(runs)],
             "sequence": sequence,
         }
-        for n, (state, sequence) in enumerate(zip(states, sequences, strict=True))
+        for n, (state, masks, sequence) in enumerate(zip(states, in_text_order, sequences, strict=True))
     ]
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from packbert.model_export.artifact.batch import Row
 
 from ..errors import Invalid, NoSuchHead, TooLarge
-from ..tokenization.encoding import NO_SPANS, Direction, EncodedText, no_tokens, too_long, word_runs
+from ..tokenization.encoding import NO_SPANS, Direction, EncodedText, EncodeOptions, no_tokens, too_long, word_runs
 from ..tokenization.tokenizer import Tokenizer
 from ..tokenization.tokens import TokenDetails, describe_tokens
 from ..turns import in_turns
@@ -62,8 +62,8 @@ async def score_sentences(tasks: Tasks, texts: Sequence[str], request: Truncatio
         raise NoSuchHead("this model's tokenizer has no mask token, and a likelihood needs one")
     tasks.check_count(texts)
     describe, check = partial(describe_tokens, tasks.tokenizer), partial(_check_tokens, tasks.max_tokens)
-    how: Any = {"add_special_tokens": True, "special_tokens": tasks.reads_special_tokens(request), "check": check}
-    found = await tasks.tokenizer.read(texts, describe, **how)
+    options = tasks.reading(request, EncodeOptions(outputs=OUTPUTS))
+    found = await tasks.tokenizer.read(texts, options, describe, check=check)
     limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
     sentences = [_cut(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
     count, tokens = sum(len(one.own) for one in sentences), sum(map(_cost, sentences))
@@ -121,8 +121,6 @@ def _passes(details: TokenDetails, variant: Variant, mask_id: int) -> Iterator[E
             outputs=OUTPUTS,
             masks=(int(own[n]),),
             targets=(int(details.ids[own[n]]),),
-            truncated=False,
-            empty=False,
             spans=NO_SPANS,
         )
 

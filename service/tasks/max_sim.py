@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.batch import Row
 
 from ..errors import TooLarge
-from ..tokenization.chunks import Chunks, TextChunk, TextReader, each
+from ..tokenization.chunks import Chunks, TextChunk, each
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from .embed import locate_behind, prepend_prompt
 from .flow import Task, TaskResult, Tasks
@@ -82,6 +82,6 @@ async def _read_sides(
     tasks.check_count(texts, beside=count)
     for side, first, end in (("query", 0, count), ("document", count, len(texts))):
         read = prepend_prompt(tasks, texts[:end], VectorFields(prompt_name=side))
-        how = {"truncate": tasks.truncation(request), "position": first}
-        async for chunk in each(tasks.reader(TextReader, read, request, options_of(tasks, side), **how)()):
+        options = tasks.reading(request, options_of(tasks, side))
+        async for chunk in each(tasks.tokenizer.chunks(read, options, tasks.truncation(request), position=first)):
             yield side, chunk

@@ -1,8 +1,8 @@
 """Tasks that run a text several times: what they may cost, and targets of several pieces."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,8 @@ FEWER_TARGETS = "send fewer or shorter targets, or fewer texts at once"
 OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
 Ids = tuple[int, ...]
 Step = tuple[int, Ids]  # the number of pieces of a target, and those of them that are filled in
+Steps = dict[Step, Ids]  # with the pieces that are scored next
+SINGLE: Step = (1, ())  # that of all targets of a single piece
 Scores = dict[tuple[int, Ids], float]  # index of the mask, ids of a target -> its log-probability
 
 
@@ -38,28 +40,19 @@ def name_passes(count: int, error: ServiceError) -> None:
         error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The passes of targets at a mask, whatever the text."""
+def steps_of(targets: Sequence[Ids]) -> Steps:
+    """The next pieces to score in each step, whatever the text."""
+    steps: dict[Step, dict[int, None]] = {}
+    for ids in targets:
+        for done in range(len(ids)):
+            steps.setdefault((len(ids), ids[:done]), {})[ids[done]] = None
+    return {step: tuple(pieces) for step, pieces in steps.items()}
 
-    targets: Sequence[Ids]
-    single: Ids  # the targets of a single piece
-    steps: Mapping[Step, Ids]  # of the others: the next pieces to score
 
-    @staticmethod
-    def of(targets: Sequence[Ids]) -> "Plan":
-        steps: dict[Step, dict[int, None]] = {}
-        for ids in targets:
-            for done in range(len(ids)) if len(ids) > 1 else ():
-                steps.setdefault((len(ids), ids[:done]), {})[ids[done]] = None
-        single = tuple(ids[0] for ids in targets if len(ids) == 1)
-        return Plan(targets=targets, single=single, steps={step: tuple(pieces) for step, pieces in steps.items()})
-
-    def cost(self, text: EncodedText) -> tuple[int, int]:
-        """The number of passes of a text, and their tokens."""
-        own = len(text) * bool(self.single)
-        tokens = sum(len(text) + pieces - 1 for pieces, _ in self.steps)
-        return bool(self.single) + len(text.masks) * len(self.steps), own + len(text.masks) * tokens
+def cost_of(steps: Steps, text: EncodedText) -> tuple[int, int]:
+    """The number of passes of a text, and their tokens."""
+    passes = [(1 if pieces == 1 else len(text.masks), len(text) + pieces - 1) for pieces, _ in steps]
+    return sum(count for count, _ in passes), sum(count * tokens for count, tokens in passes)
 
 
 async def score_words(
@@ -72,10 +65,10 @@ async def score_words(
 
     Raises Invalid with the text's index if a target does not fit the model's limit, TooLarge for too many passes.
     """
-    plan, longest = Plan.of(targets), max(map(len, targets))
+    steps, longest = steps_of(targets), max(map(len, targets))
     for index, text in enumerate(texts):
         check_fit(tasks, len(text), longest, index)
-    costs = [plan.cost(text) async for text in in_turns(texts)]
+    costs = [cost_of(steps, text) async for text in in_turns(texts)]
     count, tokens = sum(passes for passes, _ in costs), sum(each for _, each in costs)
     check_cost(tasks, count, tokens, FEWER_TARGETS)
     mask_id = tasks.tokenizer.mask_id
@@ -83,12 +76,12 @@ async def score_words(
     async def answer(result: TaskResult) -> list[Any]:
         result.truncated, described, first = sum(text.truncated for text in texts), list[Any](), 0
         async for text, (passed, _) in in_turns(zip(texts, costs, strict=True)):
-            scores = await _scores(plan, len(text.masks), result.rows[first : first + passed])
+            scores = await _scores(targets, steps, len(text.masks), result.rows[first : first + passed])
             described.append(await describe(text, scores))
             first += passed
         return described
 
-    passes = ((index, one) for index, text in enumerate(texts) for one in _passes(plan, text, mask_id))
+    passes = ((index, one) for index, text in enumerate(texts) for one in _passes(steps, text, mask_id))
     return Task(partial(in_chunks, passes, tokens), answer, locate=partial(name_passes, count))
 
 
@@ -101,48 +94,40 @@ def check_fit(tasks: Tasks, length: int, pieces: int, index: int) -> None:
         raise Invalid(f"{message}; this model takes at most {limit}: {way_out}", code="too_long", index=index)
 
 
-def describe_word(tasks: Tasks, ids: Ids, log_probability: float) -> dict[str, Any]:
-    """What a candidate has if a target of its request has several pieces."""
-    return {
-        "tokens": list(ids),
-        "pieces": [tasks.tokenizer.piece(token_id) for token_id in ids],
-        "log_probability": log_probability,
-        "log_probability_per_piece": log_probability / len(ids),
-    }
-
-
 def word_score(ids: Ids, log_probability: float) -> float:
     """The score of a target, comparable between targets of different numbers of pieces."""
     return math.exp(log_probability / len(ids))
 
 
-def _passes(plan: Plan, text: EncodedText, mask_id: int) -> Iterator[EncodedText]:
-    """The text as it is for targets of a single piece, then the steps of the others at each mask."""
-    if plan.single:
-        yield replace(text, outputs=OUTPUTS, targets=plan.single)
-    for mask in text.masks:
-        for (pieces, done), targets in plan.steps.items():
-            filled = np.array([*done, *[mask_id] * (pieces - len(done))], np.int32)
-            ids = np.concatenate([text.ids[:mask], filled, text.ids[mask + 1 :]])
-            types = np.insert(text.types, mask, np.full(pieces - 1, text.types[mask]))
-            yield replace(text, ids=ids, types=types, outputs=OUTPUTS, masks=(mask + len(done),), targets=targets)
+def _places(steps: Steps, masks: int) -> Iterator[tuple[Step, range]]:
+    """The step of each pass of a text, and which of its masks it scores: all with targets of a single piece."""
+    for mask in range(masks):
+        for step in steps:
+            if step != SINGLE:
+                yield step, range(mask, mask + 1)
+            elif mask == 0:
+                yield step, range(masks)
 
 
-async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:
-    """From the rows of a text's passes, in the order of `_passes`."""
-    remaining, scores = iter(rows), Scores()
-    if plan.single:
-        row = next(remaining)
-        for mask, logs in enumerate(log_probabilities(row)):
-            scores |= {(mask, (token_id,)): log for token_id, log in zip(plan.single, logs, strict=True)}
+def _passes(steps: Steps, text: EncodedText, mask_id: int) -> Iterator[EncodedText]:
+    for (pieces, done), scored in _places(steps, len(text.masks)):
+        mask = text.masks[scored[0]]
+        filled = np.array([*done, *[mask_id] * (pieces - len(done))], np.int32)
+        ids = np.concatenate([text.ids[:mask], filled, text.ids[mask + 1 :]])
+        types = np.insert(text.types, mask, np.full(pieces - 1, text.types[mask]))
+        masks = tuple(text.masks[n] + len(done) for n in scored)
+        yield replace(text, ids=ids, types=types, outputs=OUTPUTS, masks=masks, targets=steps[pieces, done])
+
+
+async def _scores(targets: Sequence[Ids], steps: Steps, masks: int, rows: Sequence[Row]) -> Scores:
+    """From the rows of a text's passes."""
+    found, scores = dict[tuple[int, Step, int], float](), Scores()
+    async for (step, scored), row in in_turns(zip(_places(steps, masks), rows, strict=True)):
+        for mask, logs in zip(scored, log_probabilities(row), strict=True):
+            found |= {(mask, step, piece): log for piece, log in zip(steps[step], logs, strict=True)}
     async for mask in in_turns(range(masks)):
-        steps: dict[tuple[Step, int], float] = {}
-        for (step, targets), row in zip(plan.steps.items(), remaining, strict=False):
-            (logs,) = log_probabilities(row)
-            steps |= {(step, token_id): log for token_id, log in zip(targets, logs, strict=True)}
-        for ids in plan.targets:
-            if len(ids) > 1:
-                scores[mask, ids] = sum(steps[(len(ids), ids[:n]), token_id] for n, token_id in enumerate(ids))
+        for ids in targets:
+            scores[mask, ids] = sum(found[mask, (len(ids), ids[:n]), piece] for n, piece in enumerate(ids))
     return scores
 
 

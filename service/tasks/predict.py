@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import Invalid
 from ..tokenization.encoding import EncodeOptions, Text
 from ..turns import in_turns
-from .embed import Combine, asks_for_windows, join_windows, largest, mean, read_texts
+from .embed import Combine, asks_for_windows, join_windows, mean, read_texts
 from .flow import Task, TaskResult, Tasks
 from .inputs import (
     PARAMETERS,
@@ -28,7 +28,7 @@ from .results import LongList
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
 TEXT_OR_PAIR = "an input is a text or a pair, this one has {} texts"
-WINDOW_FUNCTIONS: dict[str, Combine] = {"mean": mean, "max": largest}
+WINDOW_FUNCTIONS: dict[str, Combine] = {"mean": mean, "max": lambda scores, _: np.asarray(scores.max(axis=0))}
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
 Floats = NDArray[np.float64]
 

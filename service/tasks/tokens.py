@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from ..errors import Invalid, TooLarge
-from ..tokenization.encoding import PromptedTexts, Text, Texts
+from ..tokenization.encoding import EncodeOptions, PromptedTexts, Text, Texts
 from ..tokenization.tokens import TokenDetails, describe_tokens
 from ..turns import in_turns
 from .embed import stated_prompt
@@ -61,16 +61,18 @@ DecodeResponse = Annotated[list[str], Field(description="a text for each list of
 
 async def tokenize(tasks: Tasks, request: TokenizeRequest) -> Task:
     """The tokens of a text or pair of any length, or their number, in the format of text-embeddings-inference."""
-    texts = _texts(tasks, request)
+    prompt = "" if request.prompt_name is None else stated_prompt(tasks.manifest, request.prompt_name)
+    inputs = request.inputs if isinstance(request.inputs, list) else [request.inputs]
+    texts: Texts = [as_text(one, index, wrong=WRONG_PAIR) for index, one in enumerate(inputs)]
+    texts = PromptedTexts(prompt, texts) if prompt else texts
     tasks.check_count(texts)
-    how: Any = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
-    how["special_tokens"] = tasks.reads_special_tokens(request)
+    options = tasks.reading(request, EncodeOptions(outputs=frozenset(), masks=request.mask))
+    read = partial(tasks.tokenizer.read, texts, options, add_special_tokens=request.add_special_tokens)
 
     async def answer(_: TaskResult) -> Any:
         if request.count:
-            return await tasks.tokenizer.read(texts, len, **how)
-        describe = partial(describe_tokens, tasks.tokenizer)
-        found = await tasks.tokenizer.read(texts, describe, **how, check=check_answer_size)
+            return await read(len)
+        found = await read(partial(describe_tokens, tasks.tokenizer), check=check_answer_size)
         return MadeList(partial(_show, tasks, details=request.details), texts, found)
 
     return Task(None, answer)
@@ -87,14 +89,6 @@ async def decode(tasks: Tasks, request: DecodeRequest) -> Task:
         return await tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
 
     return Task(None, answer)
-
-
-def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
-    inputs, name = request.inputs, request.prompt_name
-    prompt = "" if name is None else stated_prompt(tasks.manifest, name)
-    listed = inputs if isinstance(inputs, list) else [inputs]
-    texts = [as_text(one, index, wrong=WRONG_PAIR) for index, one in enumerate(listed)]
-    return PromptedTexts(prompt, texts) if prompt else texts
 
 
 def check_answer_size(tokens: int) -> None:
@@ -121,12 +115,9 @@ def _show(tasks: Tasks, text: Text, tokens: TokenDetails, *, details: bool) -> M
     unknown = tasks.manifest.special_tokens.get("unk")
 
     def show(at: int, token_id: int, start: int, stop: int, special: int, word: int, side: int, segment: int) -> Any:
-        if special:
-            piece = tokens.piece(at, tokenizer)
-            token = {"id": token_id, "text": piece, "special": True, "start": None, "stop": None}
-        else:
-            characters = sides[max(0, side)][start:stop]
-            token = {"id": token_id, "text": characters, "special": False, "start": start, "stop": stop}
+        text = tokens.piece(at, tokenizer) if special else sides[max(0, side)][start:stop]
+        first, end = (None, None) if special else (start, stop)
+        token = {"id": token_id, "text": text, "special": bool(special), "start": first, "stop": end}
         if details:
             token |= {"piece": tokens.piece(at, tokenizer), "unknown": token_id == unknown}
             token |= {"word": word if word >= 0 else None, "side": side if side >= 0 else None}

@@ -234,10 +234,10 @@ def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
 def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
     """The tokens of a text, as in the response."""
     shown = []
-    for token_id, (start, stop) in zip(tokens.ids.tolist(), tokens.spans.tolist(), strict=True):
-        special = start < 0
-        place = {"start": None, "stop": None} if special else {"start": start, "stop": stop}
-        shown.append({"id": token_id, "text": tasks.tokenizer.piece(token_id), "special": special} | place)
+    for token_id, span in zip(tokens.ids.tolist(), tokens.spans.tolist(), strict=True):
+        start, stop = (None, None) if (special := span[0] < 0) else span
+        text = tasks.tokenizer.piece(token_id)
+        shown.append({"id": token_id, "text": text, "special": special, "start": start, "stop": stop})
     return shown
 
 

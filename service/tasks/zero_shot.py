@@ -4,6 +4,7 @@ As transformers' ZeroShotClassificationPipeline (Yin et al., 2019, Benchmarking 
 """
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from string import Formatter
 from typing import Any
 
@@ -37,14 +38,14 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
     """
     entailment = find_entailment(tasks.manifest.labels)
     labels, texts = _labels(request), _texts(request.inputs)
-    _check_fields(request)
+    if unused := [name for name in UNUSED if getattr(request, name) not in (None, False)]:
+        raise Invalid(f"{', '.join(unused)} cannot be combined with candidate_labels", code="parameters")
     _check_pairs(tasks, texts, labels)
     hypotheses = _hypotheses(labels, request.hypothesis_template or TEMPLATE, tasks.tokenizer.max_characters)
-    special = tasks.reads_special_tokens(request)
-    ids = await tasks.tokenizer.read(hypotheses, lambda one: np.array(one.ids, np.int32), special_tokens=special)
-    tasks.tokenizer.check_pairs()
-    truncate = tasks.truncation(request)
-    chunks = tasks.reader(HypothesesReader, texts, request, OPTIONS, truncate=truncate, hypotheses=ids)
+    options, tokenizer = tasks.reading(request, OPTIONS), tasks.tokenizer
+    ids = await tokenizer.read(hypotheses, options, lambda one: np.array(one.ids, np.int32), add_special_tokens=False)
+    tokenizer.check_pairs()
+    chunks = partial(tokenizer.chunks, texts, options, tasks.truncation(request), HypothesesReader, hypotheses=ids)
 
     async def answer(result: TaskResult) -> Any:
         logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
@@ -58,9 +59,9 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> Task:
 
 def find_entailment(labels: Sequence[str]) -> int:
     """The index of the label that begins with "entail", as the pipeline finds it. Raises NoSuchHead."""
-    for index, label in enumerate(labels):
-        if label.lower().startswith("entail"):
-            return index
+    found = next((index for index, label in enumerate(labels) if label.lower().startswith("entail")), None)
+    if found is not None:
+        return found
     message = "candidate_labels need a classifier with an entailment label (one that begins with `entail`)"
     raise NoSuchHead(f"{message}; this model has {', '.join(labels)}")
 
@@ -115,12 +116,6 @@ def _texts(inputs: str | Pair | Sequence[str | Pair | list[str]]) -> list[str]:
             raise Invalid(message, code="pair", index=index)
         texts.append(text)
     return texts
-
-
-def _check_fields(request: PredictRequest) -> None:
-    """Raises Invalid for fields that another way of scoring has."""
-    if unused := [name for name in UNUSED if getattr(request, name) not in (None, False)]:
-        raise Invalid(f"{', '.join(unused)} cannot be combined with candidate_labels", code="parameters")
 
 
 def _check_pairs(tasks: Tasks, texts: Sequence[str], labels: Sequence[str]) -> None:

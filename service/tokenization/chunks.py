@@ -2,9 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add
 from typing import TypeVar
 
@@ -75,13 +76,16 @@ class Turns:
         self.report(self.requests, self.characters)
 
 
-def chunk_end(sizes: Sequence[int], first: int, sequences_per_text: int = 1) -> int:
-    """The end of the texts from `first` on that are read in a step; a text of more characters is read alone."""
-    end, cost = first, 0
-    while end < len(sizes) and (end == first or cost + sizes[end] <= CHUNK_CHARACTERS):
-        cost += sizes[end] + TEXT_COST * sequences_per_text
-        end += 1
-    return end
+def in_steps(sizes: Sequence[int], first: int = 0, sequences_per_text: int = 1) -> Iterator[slice]:
+    """The texts from `first` on that are read in each step; a text of more characters is read alone."""
+    cost = 0
+    for at in range(first, len(sizes)):
+        if at > first and cost + sizes[at] > CHUNK_CHARACTERS:
+            yield slice(first, at)
+            first, cost = at, 0
+        cost += sizes[at] + TEXT_COST * sequences_per_text
+    if first < len(sizes):
+        yield slice(first, len(sizes))
 
 
 @dataclass(slots=True, eq=False)
@@ -106,10 +110,8 @@ class TextReader:
 
     async def chunks(self, turns: Turns) -> Chunks:
         """In turns with other requests. The first chunk is read before the queue has admitted the request."""
-        while self.position < len(self.texts):
-            end = chunk_end(self.sizes, self.position, self.sequences_per_text)
-            characters = sum(self.sizes[self.position : end])
-            yield await turns.run(lambda: self.read(end), characters, queued=self.position > 0)  # noqa: B023
+        for texts in in_steps(self.sizes, self.position, self.sequences_per_text):
+            yield await turns.run(partial(self.read, texts.stop), sum(self.sizes[texts]), queued=texts.start > 0)
 
     def read(self, end: int) -> TextChunk:
         """The chunk of the texts up to `end`. Raises Invalid and TokenizerFailed with the index of the text."""

@@ -4,8 +4,9 @@ Plain functions around the tokenizers library.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -49,8 +50,10 @@ class EncodeOptions:
 class EncodedText(Tokens):
     """A text or pair for the encoder, with what the tasks need to know of its text."""
 
-    truncated: bool
-    empty: bool  # the text, or a side of the pair, has no tokens of its own: also if all characters are zero-width
+    truncated: bool = False
+    empty: bool = (
+        False  # the text, or a side of the pair, has no tokens of its own: also if all characters are zero-width
+    )
     spans: Ints  # [length, 2] first and end character of each token, -1 for special tokens; NO_SPANS if not asked for
     words: tuple[slice, ...] = ()  # the tokens of each word, if asked for; special tokens belong to none
     added: int = 0  # of a window: its tokens that the window before it does not have
@@ -75,6 +78,24 @@ class PromptedTexts(Sequence[Text]):
 
 class TokenIds(list[list[int]]):
     """The ids of sequences, which a client sends in the place of texts."""
+
+
+def reading_only(tokenizer: HFTokenizer, read: Collection[int]) -> HFTokenizer:
+    """A tokenizer that shares the model of `tokenizer`, and of the special tokens reads only those with the ids `read`.
+
+    In it these are no special tokens, so that `encode_special_tokens` does not make them text.
+    """
+    made = HFTokenizer(tokenizer.model)
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        setattr(made, part, getattr(tokenizer, part))
+    tokens = sorted(tokenizer.get_added_tokens_decoder().items())
+    for token_id, token in tokens:
+        token.special = token.special and token_id not in read
+    for special, group in groupby((token for _, token in tokens), lambda token: token.special):
+        add = made.add_special_tokens if special else made.add_tokens
+        add(list(group))
+    made.encode_special_tokens = True
+    return made
 
 
 def guard(work: Callable[[], T], index: int | None = None) -> T:
@@ -140,7 +161,10 @@ def to_encoded_text(
         spans[np.array(special, bool)] = -1
         spans = spans[kept]
     if options.words:
-        words = find_words(np.where(special, -1, numbers(encoding.word_ids))[kept])
+        word_of_token = np.where(special, -1, numbers(encoding.word_ids))[kept]
+        firsts, ends = word_runs(word_of_token)
+        runs = map(slice, firsts.tolist(), ends.tolist())
+        words = tuple(run for run in runs if word_of_token[run.start] >= 0)
     if (side := options.side) is not None:  # of ColBERT: a marker after [CLS], and masks up to a fixed length
         filler = np.full(side.max_tokens - len(ids) if side.fills else 0, mask_id, np.int32)
         ids = np.concatenate([ids[:1], np.array(side.marker, np.int32), ids[1:], filler])
@@ -190,21 +214,12 @@ def numbers(values: Sequence[int | None]) -> Ints:
     return np.array([-1 if value is None else value for value in values], np.int32)
 
 
-def find_words(words: Ints) -> tuple[slice, ...]:
-    """The tokens of each word, in order; `words` as of `word_runs`.
-
-    A word is what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, if the
-    tokenizer splits them.
-    """
-    firsts, ends = word_runs(words)
-    found = words[firsts] >= 0
-    return tuple(map(slice, firsts[found].tolist(), ends[found].tolist()))
-
-
 def word_runs(words: Ints) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The first token of each word, and the end behind its last token.
 
-    `words` [length] is equal for the tokens of a word, -1 for a token that belongs to none and is a run of its own.
+    `words` [length] is equal for the tokens of a word, -1 for a token that belongs to none and is a run of its own. A
+    word is what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, if the
+    tokenizer splits them.
     """
     firsts = np.flatnonzero(np.append(True, (words[1:] != words[:-1]) | (words[1:] < 0)))
     return firsts, np.append(firsts[1:], len(words))

@@ -90,7 +90,6 @@ class KnownWords:
                     top_k=options.top_k,
                     targets=options.targets,
                     layers=options.layers,
-                    truncated=False,
                     empty=size == len(self.before) + len(self.after),
                     spans=NO_SPANS,
                 )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from tokenizers import Encoding
@@ -19,7 +20,7 @@ from packbert.model_export.artifact.special_tokens import own_special_tokens
 from ..artifact import Artifact
 from ..errors import Invalid
 from ..scheduling.request import Chunk
-from .chunks import Chunks, TextChunk, TextReader, Turns, chunk_end, each, find_word_ends
+from .chunks import Chunks, TextChunk, TextReader, Turns, each, find_word_ends, in_steps
 from .encoding import (
     INLINE_CHARACTERS,
     Direction,
@@ -28,9 +29,9 @@ from .encoding import (
     PromptedTexts,
     Texts,
     guard,
+    reading_only,
 )
 from .known_words import KnownWords
-from .special_tokens import reading_only
 
 T = TypeVar("T")
 R = TypeVar("R", bound=TextReader)
@@ -99,28 +100,33 @@ class Tokenizer:
                 "this model has one segment, and its tokenizer gives a pair two: it takes single texts", code="pair"
             )
 
-    def chunks(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> TextChunk | Chunks:
-        """The sequences of the texts: at once if they are short.
+    def chunks(
+        self,
+        texts: Texts,
+        options: EncodeOptions,
+        truncate: Direction | None = None,
+        kind: type[TextReader] = TextReader,
+        **fields: Any,
+    ) -> TextChunk | Chunks:
+        """The sequences that a reader of this `kind`, with its own `fields`, makes of texts: of short texts at once.
 
         Texts that are too long are cut on the side `truncate`. Raises Invalid with the index of a text that may not be
-        cut, or has too many characters.
+        cut, or has too many characters, and as the reader does.
         """
         sizes = self.measure(texts)
-        if self._known_words and is_short(sizes):
+        if kind is TextReader and self._known_words and is_short(sizes):
             encoded = self._known_words.encode(texts, options)
             if encoded is not None:
                 return Chunk(encoded, range(len(encoded)))
-        return self.start(self.reader(TextReader, texts, options, sizes=sizes, truncate=truncate))
+        reader = self.reader(kind, texts, options, sizes=sizes, truncate=truncate, **fields)
+        return reader.read(len(texts)) if is_short(sizes) else reader.chunks(self.turns)
 
     def reader(
         self, kind: type[R], texts: Texts, options: EncodeOptions, *, sizes: Sequence[int] | None = None, **fields: Any
     ) -> R:
-        """A reader of the texts, of this `kind` and with its own `fields`.
-
-        Raises Invalid for too many characters, and as the reader does. `sizes`: as of `measure`, if they are known.
-        """
+        """As for `chunks`; `sizes` as of `measure`, if they are known."""
         return kind(
-            tokenizer=self._library(masks=options.masks, special_tokens=options.special_tokens),
+            tokenizer=self._library(options),
             texts=texts,
             sizes=self.measure(texts) if sizes is None else sizes,
             options=options,
@@ -130,19 +136,15 @@ class Tokenizer:
             **fields,
         )
 
-    def start(self, reader: TextReader) -> TextChunk | Chunks:
-        """The chunk of short texts, which are read at once, or the chunks of longer texts."""
-        return reader.read(len(reader.texts)) if is_short(reader.sizes) else reader.chunks(self.turns)
-
     async def encode(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
         """The sequences of all texts. Raises as `chunks`."""
         chunks = each(self.chunks(texts, options, truncate))
         return [one async for chunk in chunks for one in chunk.work]
 
-    def _library(self, *, masks: bool, special_tokens: bool) -> HFTokenizer:
-        if special_tokens:
+    def _library(self, options: EncodeOptions) -> HFTokenizer:
+        if options.special_tokens:
             return self._whole
-        return self._masking if masks else self._plain
+        return self._masking if options.masks else self._plain
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word's pieces: a single id for a word of the vocabulary, none for a word without pieces."""
@@ -216,18 +218,17 @@ class Tokenizer:
     async def read(
         self,
         texts: Texts,
+        options: EncodeOptions,
         make: Callable[[Encoding], T],
         *,
-        add_special_tokens: bool = False,
-        masks: bool = False,
-        special_tokens: bool = False,
+        add_special_tokens: bool = True,
         check: Callable[[int], None] = lambda tokens: None,
     ) -> list[T]:
-        """What `make` makes of each text, however long; `masks` reads mask tokens, `special_tokens` all of them.
+        """What `make` makes of each text, however long; of the options, `masks` and `special_tokens` count.
 
         `check` gets the number of tokens so far, and may raise. Raises as `measure`, and Overloaded.
         """
-        library, tokens = self._library(masks=masks, special_tokens=special_tokens), 0
+        library, tokens = self._library(options), 0
 
         def read_chunk(chunk: slice) -> list[T]:
             nonlocal tokens
@@ -244,13 +245,8 @@ class Tokenizer:
         """The results of `work` for items of these sizes: inline if they are short, else in turns on the thread."""
         if is_short(sizes, inline):
             return guard(partial(work, slice(0, len(sizes))))
-        results, first = list[T](), 0
-        while first < len(sizes):
-            end = chunk_end(sizes, first)
-            step = partial(guard, partial(work, slice(first, end)))
-            results += await self.turns.run(step, sum(sizes[first:end]))
-            first = end
-        return results
+        parts = [await self.turns.run(partial(guard, partial(work, at)), sum(sizes[at])) for at in in_steps(sizes)]
+        return list(chain.from_iterable(parts))
 
 
 def count_each(texts: Texts) -> list[int]:

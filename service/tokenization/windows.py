@@ -13,8 +13,17 @@ from packbert.model_export.artifact.rows import Ints
 
 from ..errors import Invalid, TooLarge
 from .chunks import TextChunk, TextReader
-from .encoding import NO_SPANS, EncodedText, encode_each, no_tokens, numbers, to_encoded_text, too_long, word_runs
-from .special_tokens import reading_only
+from .encoding import (
+    NO_SPANS,
+    EncodedText,
+    encode_each,
+    no_tokens,
+    numbers,
+    reading_only,
+    to_encoded_text,
+    too_long,
+    word_runs,
+)
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens
 STRIDE_SHARE = 8  # an eighth of the limit is shared by default, 64 tokens of 512: a seventh more tokens are computed
@@ -63,7 +72,7 @@ class SplittingReader(TextReader):
     ) -> Iterator[EncodedText]:
         """The windows of `text`, whose tokens are `own` of `whole`, each between the tokens `before` and those behind.
 
-        `words` [length]: the word of each token; with it, a token's span is that of its word in the window.
+        `words` [length] as of `word_runs`: with it, a token's span is that of its word in the window.
         """
         spans = self._first_spans(text, starts) if len(whole.spans) else [None] * len(starts)
         for start, span in zip(starts, spans, strict=True):
@@ -74,7 +83,9 @@ class SplittingReader(TextReader):
             if span is not None:
                 inner[0] = span
             if words is not None:
-                inner[:] = _word_spans(inner, words[window])
+                firsts, ends = word_runs(words[window])
+                of_words = np.stack([inner[firsts, 0], inner[ends - 1, 1]], axis=-1)
+                inner[:] = np.repeat(of_words, ends - firsts, axis=0)
             yield replace(whole, ids=whole.ids[kept], types=whole.types[kept], spans=offsets)
 
     def _first_spans(self, text: str, starts: Sequence[int]) -> Sequence[tuple[int, int] | None]:
@@ -233,16 +244,6 @@ class HypothesesReader(TextReader):
             outputs, empty = self.options.outputs, tokens == 0
             pairs.append(EncodedText(ids=own, types=types, outputs=outputs, truncated=cut, empty=empty, spans=NO_SPANS))
         return pairs
-
-
-def _word_spans(offsets: Ints, words: Ints) -> Ints:
-    """[length, 2] first and end character of each token's word, or of the token if it belongs to no word.
-
-    `words` [length] as of `word_runs`.
-    """
-    firsts, ends = word_runs(words)
-    spans = np.stack([offsets[firsts, 0], offsets[ends - 1, 1]], axis=-1)
-    return np.repeat(spans, ends - firsts, axis=0)
 
 
 def too_many_windows(count: str, most: int) -> TooLarge:

@@ -69,7 +69,7 @@ class Engine:
             on_dead=self.dead.append,
         )
         self.batcher.report = self.count
-        self.running = [asyncio.create_task(self.batcher.serve()), asyncio.create_task(self.canary.run())]
+        self.running = [asyncio.create_task(self.batcher.dispatcher.serve()), asyncio.create_task(self.canary.run())]
 
     def count(self, _: BatchReport) -> None:
         """As the engine does."""

@@ -22,7 +22,7 @@ async def serving(
     batcher = Batcher(
         run=runner.run, queue=make_queue() if queue is None else queue, clock=time.clock, watchdog=watchdog, **more
     )
-    serve = asyncio.create_task(batcher.serve())
+    serve = asyncio.create_task(batcher.dispatcher.serve())
     yield batcher
     batcher.close("closed")
     await serve

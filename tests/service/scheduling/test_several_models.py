@@ -31,7 +31,7 @@ class TwoModels:
         self.loads += 1
 
     async def __aenter__(self) -> "TwoModels":
-        self._serving = asyncio.create_task(self.first.serve())
+        self._serving = asyncio.create_task(self.first.dispatcher.serve())
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -94,7 +94,7 @@ async def play(
     queue = make_queue(token_budget=budget, max_tokens=max_tokens, tokens_per_second=rate)
     batcher = Batcher(run=model.run, queue=queue, clock=clock, model=QueuedModel(window=window))
     tasks = make_tasks(tokenizer, batcher, max_inputs=2048)
-    serving = asyncio.create_task(batcher.serve())
+    serving = asyncio.create_task(batcher.dispatcher.serve())
     await story(tasks, batcher, model)
     model.free.set()
     batcher.close("closed")

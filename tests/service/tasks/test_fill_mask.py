@@ -13,7 +13,7 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, answer_check
 from packbert.service.tasks.flow import Tasks
-from packbert.service.tasks.joint import Filled, _most_certain, fill_together
+from packbert.service.tasks.joint import Search, fill_together
 from packbert.service.tasks.passes import check_cost, check_fit
 from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
@@ -93,8 +93,9 @@ def row(*masks: dict[int, float]) -> Row:
 
 
 def test_rounding_makes_no_probability_larger_than_1() -> None:
-    state = Filled(pieces=(-1,), logs=(0.0,))
-    assert _most_certain(state, row({A: 1e-6}), beam=1) == (0, [A], [0.0])
+    search = Search(text_of(1), beam=1)
+    search.advance([row({A: 1e-6})])
+    assert search.states == [((0, A, 0.0),)]
 
 
 def test_a_search_costs_a_pass_and_the_beam_for_each_further_mask(bert_artifact: Path) -> None:

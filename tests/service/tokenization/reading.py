@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packbert.service.artifact import Artifact, open_artifact
-from packbert.service.tokenization.chunks import TextChunk, TextReader, chunk_end
+from packbert.service.tokenization.chunks import TextChunk, TextReader, in_steps
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import Tokenizer
 
@@ -30,9 +30,8 @@ def encode(
 def read_chunks(reader: TextReader) -> list[TextChunk]:
     """All chunks; only the last one says that nothing is left."""
     chunks = []
-    while reader.position < len(reader.texts):
-        end = chunk_end(reader.sizes, reader.position, reader.sequences_per_text)
-        chunks.append(reader.read(end))
+    for texts in in_steps(reader.sizes, reader.position, reader.sequences_per_text):
+        chunks.append(reader.read(texts.stop))
         assert (chunks[-1].left == 0) == (reader.position == len(reader.texts))
     return chunks
 

@@ -19,8 +19,8 @@ from packbert.service.tokenization.chunks import (
     MAX_WAITING,
     TextReader,
     Turns,
-    chunk_end,
     find_word_ends,
+    in_steps,
 )
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text
 from packbert.service.tokenization.tokenizer import count_each
@@ -154,7 +154,7 @@ def test_only_the_beginning_of_a_long_text_is_read(text: Text, truncate: Directi
 
 @given(sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=60), sequences=st.integers(1, 3))
 def test_a_chunk_exceeds_its_size_only_for_a_single_text(sizes: list[int], sequences: int) -> None:
-    end = chunk_end(sizes, 0, sequences)
+    end = next(in_steps(sizes, 0, sequences)).stop
     assert 1 <= end <= len(sizes)
     assert end == 1 or sum(sizes[:end]) <= CHUNK_CHARACTERS
     assert sizes[0] <= CHUNK_CHARACTERS or end == 1

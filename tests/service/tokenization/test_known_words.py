@@ -14,9 +14,8 @@ from tokenizers import Tokenizer as HFTokenizer
 from packbert.service.artifact import open_artifact
 from packbert.service.tokenization import known_words
 from packbert.service.tokenization.chunks import TextReader
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, reading_only
 from packbert.service.tokenization.known_words import KnownWords
-from packbert.service.tokenization.special_tokens import reading_only
 from tests.service.tokenization.reading import fields
 
 OPTIONS = EncodeOptions(outputs=frozenset({"cls"}), top_k=3)

@@ -140,7 +140,7 @@ def test_only_short_work_runs_on_the_event_loop(tokenizer: Tokenizer, few: bool)
         tokenizer.word_ids([words]),
         tokenizer.decode([[5]] * count, skip_special_tokens=True),
         tokenizer.decode(tokens, skip_special_tokens=True),
-        tokenizer.read(["a"] * count, len),
+        tokenizer.read(["a"] * count, PLAIN, len),
     ):
         assert (asyncio.run(turns_beside(work)) == 1) == few
 
