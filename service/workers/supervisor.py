@@ -103,7 +103,10 @@ class Supervisor:
             listener.setblocking(False)
             self._accept_from(listener)
         running = [asyncio.create_task(self._keep_running(worker)) for worker in self.workers]
-        await self._stopping.wait()
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+        if not self._stopping.is_set():  # an error of our own, which the end raises: no worker is left alone
+            self._on_signal(signal.SIGTERM)
         seconds = self.settings.linger_seconds + self.settings.drain_seconds + STOP_GRACE_SECONDS
         _, late = await asyncio.wait(running, timeout=seconds)
         for worker in self.workers if late else ():
@@ -111,8 +114,7 @@ class Supervisor:
                 log.error("%r does not end: sending SIGKILL", worker)
                 worker.signal(signal.SIGKILL)
                 self.code = 1
-        if late:
-            await asyncio.wait(late)
+        await asyncio.gather(*running)
         return self.code
 
     def _on_signal(self, number: int) -> None:
@@ -199,7 +201,9 @@ class Supervisor:
                 if worker.is_ready:
                     self._hand_over(worker)
                 continue
-            if not line:
+            except ConnectionResetError:  # it was killed, and has not read all that it was told
+                return
+            if not line.endswith(b"\n"):
                 return
             patience, missed = MISSED_BEATS * BEAT_SECONDS, 0
             worker.is_late = False
