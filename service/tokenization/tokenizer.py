@@ -124,7 +124,7 @@ class Tokenizer:
     def reader(
         self, kind: type[R], texts: Texts, options: EncodeOptions, *, sizes: Sequence[int] | None = None, **fields: Any
     ) -> R:
-        """As for `chunks`; `sizes` as of `measure`, if they are known."""
+        """Makes the reader of `chunks`; `sizes`: what `measure` returns, if it is known."""
         return kind(
             tokenizer=self._library(options),
             texts=texts,

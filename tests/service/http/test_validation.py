@@ -22,6 +22,13 @@ def test_a_list_of_many_invalid_items_gives_few_errors(item: str) -> None:
             assert raised.value.error_count() < 20, path  # some for each alternative of the first item
 
 
+def test_many_unknown_fields_are_counted_and_not_listed() -> None:
+    body = json.dumps({f"field {n}": n for n in range(999)}).encode()
+    message = r"the body has 1000 errors, most of them unknown fields; this route accepts long, .*pooling.*inputs"
+    with pytest.raises(Invalid, match=message):
+        parse(TASKS["/embed"].request_model, body)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "hint"),
     [
