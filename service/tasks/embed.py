@@ -207,7 +207,7 @@ def mean(answers: Floats, added: NDArray[np.int64]) -> Floats:
 
 async def join_windows(result: TaskResult, answers: list[Floats], combine: Combine = mean) -> list[Floats]:
     """The answer of each text, from those of its windows; the answers of texts that are read whole stay as they are."""
-    if not result.sequences[0].added:
+    if result.sequences[0].added is None:
         return answers
     added, own = np.array([one.added for one in result.sequences], np.int64), windows_of_texts(result)
     return [

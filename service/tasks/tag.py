@@ -80,7 +80,7 @@ async def tag(tasks: Tasks, request: TagRequest) -> Task:
         async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
             scores = softmax(row["tags"].astype(np.float64))
             value[index] += _tag_sequence(tasks, texts[index], tokens, scores, request)
-        windows = windows_of_texts(result) if result.sequences[0].added else ()
+        windows = windows_of_texts(result) if result.sequences[0].added is not None else ()
         async for index, own in in_turns(enumerate(windows)):
             if own.stop - own.start > 1:
                 value[index] = _join_windows(value[index])

@@ -51,12 +51,11 @@ class EncodedText(Tokens):
     """A text or pair for the encoder, with what the tasks need to know of its text."""
 
     truncated: bool = False
-    empty: bool = (
-        False  # the text, or a side of the pair, has no tokens of its own: also if all characters are zero-width
-    )
+    # the text, or a side of the pair, has no tokens of its own: also if all characters are zero-width
+    empty: bool = False
     spans: Ints  # [length, 2] first and end character of each token, -1 for special tokens; NO_SPANS if not asked for
     words: tuple[slice, ...] = ()  # the tokens of each word, if asked for; special tokens belong to none
-    added: int = 0  # of a window: its tokens that the window before it does not have
+    added: int | None = None  # of a window: its tokens that the window before it does not have; None: it is none
 
 
 @dataclass(frozen=True, slots=True, eq=False)

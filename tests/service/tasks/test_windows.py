@@ -116,6 +116,16 @@ def test_a_text_that_fits_has_exactly_its_plain_answer(vectors: InProcessClient,
         assert "x-windows" not in plain.headers
 
 
+def test_a_prompt_without_a_text_is_a_window(vectors: InProcessClient) -> None:
+    body: dict[str, Any] = {"prompt": "the cat ", "long": "windows"}
+    alone = [post(vectors, "/embed", inputs=text, **body) for text in ("", TEXTS[0])]
+    for own in (alone, alone[::-1]):
+        together = post(vectors, "/embed", inputs=["" if one is alone[0] else TEXTS[0] for one in own], **body)
+        assert together.headers["x-windows"] == ",".join(one.headers["x-windows"] for one in own)
+        assert len(together.json()) == 2
+        np.testing.assert_allclose(together.json(), [one.json()[0] for one in own], atol=1e-5)
+
+
 def test_the_mean_is_cut_to_dimensions_and_then_normalised(vectors: InProcessClient) -> None:
     body: dict[str, Any] = {"inputs": TEXTS[0], "long": "windows", "pooling": "mean"}
     whole = np.array(post(vectors, "/embed", **body, normalize=False).json()[0])
