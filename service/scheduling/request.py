@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -79,7 +78,7 @@ class Request:
     forward_until: float = -math.inf  # when the last of them ended
     error: ServiceError | None = None  # what has ended it
     trace: str = field(default_factory=TRACEPARENT.get)  # the traceparent of its span; empty without traces
-    chunks: deque[Chunk[Any]] = field(default_factory=deque)  # with sequences that are not dispatched
+    chunks: list[Chunk[Any]] = field(default_factory=list)  # with sequences that are not dispatched
     unanswered: list[Chunk[Any]] = field(default_factory=list)  # sent, and not all of their rows are there
     size: int = field(init=False)  # cost of all chunks, as expected on admission
     left: int = field(init=False)  # cost of the chunks that are not sent; 0: all are
@@ -150,7 +149,7 @@ class Request:
                 chunk.dispatched += 1
                 self.queued -= length
                 most -= length
-            self.chunks.popleft()
+            self.chunks.pop(0)
         return jobs
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -183,7 +182,7 @@ async def _run(queue: Batcher, task: Task, chunks: TextChunk | Chunks, result: T
     chunk: TextChunk | None = chunks if isinstance(chunks, Chunk) else await anext(chunks)
     assert chunk is not None
     request, answered = _admit(queue, task, chunk, result, started), False
-    sent, waited = deque[TextChunk](), 0.0
+    sent, waited = list[TextChunk](), 0.0
     try:
         while chunk is not None:
             result.owners += chunk.owners
@@ -193,7 +192,7 @@ async def _run(queue: Batcher, task: Task, chunks: TextChunk | Chunks, result: T
                 break
             while sent and (chunk.needs_rows or _is_full(request, sent)):
                 await sent[0].done
-                _take(sent.popleft(), result)
+                _take(sent.pop(0), result)
             rows, began = None, time.perf_counter()
             if chunk.needs_rows:
                 rows, result.rows = result.rows, []
@@ -201,7 +200,7 @@ async def _run(queue: Batcher, task: Task, chunks: TextChunk | Chunks, result: T
             waited += 0.0 if rows else time.perf_counter() - began
         while sent:
             await sent[0].done
-            _take(sent.popleft(), result)
+            _take(sent.pop(0), result)
         answered = True
     except ServiceError as error:
         if error is request.error and error.index is not None:
