@@ -7,7 +7,6 @@ from .architecture import Architecture
 from .artifact.cpu import BF16
 from .checkpoint import Checkpoint, NamedWeights
 from .errors import ExportError, PrecisionError
-from .graph.alibi import AlibiRows
 from .graph.attention import (
     Attention,
     Bf16PackedRows,
@@ -20,12 +19,10 @@ from .graph.attention import (
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
 from .graph.disentangled import DisentangledRows
-from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder
+from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder, declare_states
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
-from .graph.relative import RelativeRows
-from .graph.rotary import RotaryRows
-from .graph.states import build_attention, declare_states, name_states
+from .graph.positions import AlibiRows, RelativeRows, RotaryRows
 from .labels import Classifier, classifier_of
 from .lazy_weight import LazyWeight
 from .sentence import SentenceModel
@@ -122,16 +119,14 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
-    states = encoder_in(graph).build()
-    name_states(states)
-    heads = add_heads(graph, states[-1])
+    heads = add_heads(graph, encoder_in(graph).build())
     in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
     offsets = taken_offsets(in_states, sizes.layers, sizes.hidden)
     cut = GraphBuilder(selected.dtype) if precision == BF16 else None
     if cut is not None:
         add_heads(cut, declare_states(cut, parts, offsets))
     maps = GraphBuilder(selected.dtype)
-    build_attention(encoder_in(maps))
+    encoder_in(maps).build_attention()
     heads.present.append("attention")
     parts.check_all_read()
     return BuiltModel(

@@ -30,7 +30,7 @@ from .build import PRECISIONS, BuiltModel, build_graph, check_tokenizer_fits
 from .checkpoint import Checkpoint
 from .errors import ExportError, PrecisionError
 from .folder import atomic_folder, check_empty
-from .graph.states import write_layers
+from .graph.encoder import write_layers
 from .labels import pair_labels, relevance_scores
 from .sentence import SentenceModel
 from .token_model import sides

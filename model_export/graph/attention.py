@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..architecture import Architecture
 from ..artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
 from ..checkpoint import NamedWeights
 from ..lazy_weight import Dense, LazyWeight
@@ -46,20 +47,12 @@ class Attention(ABC):
         return self.linear.g
 
     @property
-    def heads(self) -> int:
-        return self.parts.architecture.heads
-
-    @property
-    def hidden(self) -> int:
-        return self.parts.architecture.hidden
-
-    @property
-    def head_size(self) -> int:
-        return self.parts.architecture.head_size
+    def sizes(self) -> Architecture:
+        return self.parts.architecture
 
     @abstractmethod
-    def declare(self, selected: Value) -> None:
-        """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
+    def declare(self) -> None:
+        """Declares the inputs of the graph."""
 
     @abstractmethod
     def context(self, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool) -> Value:
@@ -87,9 +80,9 @@ class Attention(ABC):
     def _probabilities_of(self, query: Value, key: Value, bias: Value | None = None) -> Value:
         """softmax(Q K^T / sqrt(head size) + bias) of a sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
         g = self.g
-        shape = g.int64(0, self.heads, self.head_size)  # 0: as many tokens
+        shape = g.int64(0, self.sizes.heads, self.sizes.head_size)  # 0: as many tokens
         by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
-        scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=self.head_size**-0.5)
+        scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=self.sizes.head_size**-0.5)
         return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
 
 
@@ -129,14 +122,12 @@ class PackedRows(Attention):
     """
 
     layout: ClassVar[str] = PACKED_ROWS
-    reads_shapes: ClassVar[bool] = (
-        True  # whether the layers may depend on a Shape, whose result is in the host's memory
-    )
+    reads_shapes: ClassVar[bool] = True  # whether layers may depend on a Shape, whose result is in the host's memory
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
     _index: Mapping[bool, RowIndex] = field(init=False)  # by whether the layer is the last
 
-    def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
+    def declare(self) -> None:
         g = self.g
         every = QuerySlots(
             tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
@@ -160,7 +151,7 @@ class PackedRows(Attention):
             last: RowIndex(
                 heads=self._head_indices(queries.tokens),
                 output=self._output_indices(queries),
-                bias=self._bias(queries, slots.keys),
+                bias=self._bias(queries, slots.keys, last=last),
             )
             for last, queries in slots.queries.items()
         }
@@ -185,13 +176,13 @@ class PackedRows(Attention):
 
     def _join_heads(self, context: Value, index: Value) -> Value:
         """[queries, hidden] from `context` [rows, heads, queries of a row, head size]; `index` is that of RowIndex."""
-        flat = self.g.int64(-1, self.hidden)
+        flat = self.g.int64(-1, self.sizes.hidden)
         return self.g.op("Reshape", self._gather_heads(context, index), flat)
 
     def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
         """The context of each query slot, [rows, heads, queries, head size]."""
         g = self.g
-        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=self.head_size**-0.5)
+        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=self.sizes.head_size**-0.5)
         probabilities = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
         return g.op("MatMul", probabilities, value)
 
@@ -201,31 +192,31 @@ class PackedRows(Attention):
             query = self.linear.affine(states, *projections.query)
         with g.scope("key_value"):
             both = self._keys_and_values(projections, states)
-        return query, g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
+        return query, g.op("Slice", both, g.int64(0), g.int64(self.sizes.hidden), g.int64(1))
 
-    def _bias(self, queries: QuerySlots, keys: Value) -> Value:
+    def _bias(self, queries: QuerySlots, keys: Value, *, last: bool) -> Value:  # noqa: ARG002 - for a bias by position
         """What is added to the scores of `queries` in all layers; `keys` are those of Slots."""
         return separating_bias(self.g, queries.segments, keys)
 
     def _gather_heads(self, x: Value, index: Value) -> Value:
         """The heads of `x` at `index`, in the shape of `index`; [..., head size]."""
-        heads = self.g.op("Reshape", x, self.g.int64(-1, self.head_size))
+        heads = self.g.op("Reshape", x, self.g.int64(-1, self.sizes.head_size))
         return self.g.op("Gather", heads, index, axis=0)
 
     def _head_indices(self, tokens: Value, *, products: int = 1, product: int = 0) -> Value:
         """[rows, heads, slots] from flat tokens [rows, slots]: the index of a product's heads in joined products."""
-        g, first = self.g, product * self.heads
+        g, first = self.g, product * self.sizes.heads
         token = g.op("Unsqueeze", tokens, g.int64(1))
-        start = g.op("Mul", token, g.constant(np.int32(products * self.heads)))
-        return g.op("Add", start, g.constant(np.arange(first, first + self.heads, dtype=np.int32)[:, None]))
+        start = g.op("Mul", token, g.constant(np.int32(products * self.sizes.heads)))
+        return g.op("Add", start, g.constant(np.arange(first, first + self.sizes.heads, dtype=np.int32)[:, None]))
 
     def _output_indices(self, queries: QuerySlots) -> Value:
         """[tokens, heads]: a row stores its heads one after another, each with all its slots."""
         g, slots = self.g, queries.of_tokens
         width = g.op("Cast", g.op("Shape", queries.tokens, start=1), to=int(TYPES["int32"]))
         row = g.op("Div", slots, width)
-        first = g.op("Add", slots, g.op("Mul", row, g.op("Mul", width, g.constant(np.int32(self.heads - 1)))))
-        steps = g.op("Mul", g.constant(np.arange(self.heads, dtype=np.int32)), width)
+        first = g.op("Add", slots, g.op("Mul", row, g.op("Mul", width, g.constant(np.int32(self.sizes.heads - 1)))))
+        steps = g.op("Mul", g.constant(np.arange(self.sizes.heads, dtype=np.int32)), width)
         return g.op("Add", g.op("Unsqueeze", first, g.int64(1)), steps)
 
 
@@ -275,7 +266,7 @@ class PlainRows(PackedRows):
 
     def _join_heads(self, context: Value, index: Value) -> Value:
         together = self.g.op("Transpose", context, perm=[0, 2, 1, 3])
-        flat = self.g.op("Reshape", together, self.g.int64(-1, self.hidden))
+        flat = self.g.op("Reshape", together, self.g.int64(-1, self.sizes.hidden))
         return self.g.op("Gather", flat, index, axis=0)
 
 
@@ -295,12 +286,10 @@ class CumulativeLengths(Attention):
     """
 
     layout: ClassVar[str] = CUMULATIVE_LENGTHS
-    _selected: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)
 
-    def declare(self, selected: Value) -> None:
-        self._selected = selected
+    def declare(self) -> None:
         self._offset = self.g.input("token_offset", "int32", ["all_sequences", "longest"])
         self._lengths = self.g.input("cumulative_lengths", "int32", ["all_sequences + 1"])
 
@@ -309,8 +298,8 @@ class CumulativeLengths(Attention):
         with self.g.scope("value"):
             value = self.linear.product(key_value_states, projections.value[0])
         inputs = (query, key, value, None, self._offset, self._lengths)
-        context = self.g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
-        return self.g.op("Gather", context, self._selected, axis=0) if last else context
+        context = self.g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.sizes.heads)
+        return self.g.op("Gather", context, self.g.input("chosen", "int32", ["chosen"]), axis=0) if last else context
 
     def _query_and_key(self, projections: Projections, states: Value) -> tuple[Value, Value]:
         with self.g.scope("query"):

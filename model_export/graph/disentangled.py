@@ -103,13 +103,13 @@ class DisentangledRows(PackedRows):
         return self._add_distances(self._index[last].bias, projections, query, key, self._rows[last])
 
     def probabilities(self, projections: Projections, states: Value) -> Value:
-        g, size = self.g, self.head_size
+        g, size = self.g, self.sizes.head_size
         with g.scope("query"):
             query = self.linear.affine(states, *projections.query)
         with g.scope("key_value"):
             both = self._keys_and_values(projections, states)
-        shape = g.int64(0, self.heads, size)  # 0: as many tokens
-        key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
+        shape = g.int64(0, self.sizes.heads, size)  # 0: as many tokens
+        key = g.op("Slice", both, g.int64(0), g.int64(self.sizes.hidden), g.int64(1))
         query, key = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
         scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=size**-0.5)
         with g.scope("distances"):
@@ -131,7 +131,7 @@ class DisentangledRows(PackedRows):
 
     def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:
         """Starts, ends and axes of the rows for the distances within a row."""
-        g, a = self.g, self.parts.architecture
+        g, a = self.g, self.sizes
         rows, positions = bucket_rows(a.relative, a.positions).astype(np.int64), a.positions
         starts, ends = rows[:positions][::-1], rows[positions - 1 :] + 1
         width = g.op("Shape", slot_tokens, start=1)
@@ -144,13 +144,13 @@ class DisentangledRows(PackedRows):
 
         Pairs of different texts also have a row; separating_bias masks them.
         """
-        g, a = self.g, self.parts.architecture
+        g, a = self.g, self.sizes
         stored = bucket_rows(a.relative, a.positions)[::-1]  # of keys - queries
         at = g.op("Add", distances, g.constant(np.int32(a.positions - 1)))
         rows = g.op("Gather", g.constant(stored), at, axis=0)
         if self._cut:
             rows = g.op("Sub", rows, g.op("Cast", self._cut[0], to=int(TYPES["int32"])))
-        every_head = g.int64(self.heads, 1, 1)
+        every_head = g.int64(self.sizes.heads, 1, 1)
         return g.op("Expand", g.op("Unsqueeze", rows, g.int64(-3)), every_head)
 
 

@@ -1,4 +1,4 @@
-"""The encoder (Devlin et al. 2018; Vaswani et al. 2017, post-norm), on flat tokens.
+"""The encoder (Devlin et al. 2018; Vaswani et al. 2017, post-norm), on flat tokens, and the graphs of its states.
 
     ids, types, positions [tokens] -> embeddings -> layer x (L - 1) on all tokens -> last layer on the selected tokens
 
@@ -6,11 +6,15 @@ Linear layers, norms and GELU do not know where a sequence ends; `attention.py` 
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
+from ..artifact.batch import LAST, OFFSETS, attention_name, hidden_name
 from ..checkpoint import NamedWeights
-from ..lazy_weight import Dense, LazyWeight, affine_at
+from ..lazy_weight import Array, Dense, LazyWeight, affine_at
 from .attention import Attention, Projections
 from .builder import CONTRIB, GraphBuilder, Value
 from .channel_shift import NoShift
@@ -28,22 +32,36 @@ class Encoder:
     attention: Attention
     shift: NoShift
 
-    def build(self) -> list[Value]:
-        """The hidden states after the embeddings and each layer, [tokens, hidden].
+    def build(self) -> Value:
+        """The hidden states of the selected tokens after the last layer, [selected, hidden].
 
-        Those after the last layer are only of the selected tokens, [selected, hidden].
+        The states after the embeddings and each layer get names by which `write_layers` finds them.
         """
         selected, layers = self.g.input("chosen", "int32", ["chosen"]), self.parts.architecture.layers
-        self.attention.declare(selected)
+        self.attention.declare()
         states = [self._embeddings()]
         for i in range(layers - 1):
             states.append(self._layer(i, states[i], states[i]))
             if i == 0 and self.parts.architecture.relative.convolution:
                 states[-1] = self._convolve(*states)
         asked = self.g.op("Gather", states[-1], selected, axis=0)
-        return [*states, self._finish(self._layer(layers - 1, asked, states[-1]))]
+        states.append(self._finish(self._layer(layers - 1, asked, states[-1])))
+        for i, value in enumerate(states):
+            value.name = hidden_name(LAST if i == layers else i)
+        return states[-1]
 
-    def projections(self, layer: int) -> Projections:
+    def build_attention(self) -> None:
+        """The attention probabilities of each layer, in float32, from the states before it, in the graph's dtype."""
+        g, a, dtype = self.g, self.parts.architecture, self.g.dtype
+        for i in range(a.layers):
+            states = g.input(hidden_name(i), dtype, [f"tokens.{i}", a.hidden])
+            with g.scope(f"layers.{i}"), g.scope("attention"):
+                states = self._attention_input(i, states)
+                found = self.attention.probabilities(self._projections(i), states)
+            with g.using_dtype("float32"):
+                g.expose(attention_name(i), g.cast(found, dtype), "float32", [a.heads, f"tokens.{i}", f"tokens.{i}"])
+
+    def _projections(self, layer: int) -> Projections:
         """The projections of a layer's attention, which reads activation 2 * `layer`."""
         hidden = self.parts.architecture.hidden
         dense = (self.parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
@@ -51,7 +69,7 @@ class Encoder:
         found = Projections(query=query, key=key, value=value, layer=layer)
         return disentangle(self.parts, found) if self.parts.architecture.positional == "disentangled" else found
 
-    def attention_input(self, layer: int, states: Value) -> Value:
+    def _attention_input(self, layer: int, states: Value) -> Value:
         """The form in which the projections of `layer` read the `states` [tokens, hidden] before it; same shape."""
         return self.shift.balanced(self.g, states, 2 * layer, self.parts.architecture.hidden)
 
@@ -110,12 +128,12 @@ class Encoder:
         g, a = self.g, self.parts.architecture
         with g.scope(f"layers.{i}"):
             with g.scope("attention"):
-                projections, last = self.projections(i), i == a.layers - 1
+                projections, last = self._projections(i), i == a.layers - 1
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
                 if not (a.rotary and a.rotary[i].turns_values):
                     bias = affine_at(weight, projections.value[1], bias)
-                read = self.attention_input(i, key_value_states)
-                asked = self.attention_input(i, query_states) if last else read
+                read = self._attention_input(i, key_value_states)
+                asked = self._attention_input(i, query_states) if last else read
                 context = self.attention.context(projections, asked, read, last=last)
                 attended = self._add_attention(i, context, (weight, bias), query_states)
             with g.scope("feed_forward"):
@@ -179,10 +197,10 @@ class Encoder:
 class PrenormEncoder(Encoder):
     """An encoder with norms before attention (but in the first layer), before feed-forward and at the end."""
 
-    def attention_input(self, layer: int, states: Value) -> Value:
+    def _attention_input(self, layer: int, states: Value) -> Value:
         if layer > 0:
             states = self._norm("attention_norm", layer, 2 * layer).of(self.g, states)
-        return super().attention_input(layer, states)
+        return super()._attention_input(layer, states)
 
     def _add_attention(self, i: int, context: Value, dense: Dense, states: Value) -> Value:  # noqa: ARG002
         """states + context W + b."""
@@ -208,3 +226,34 @@ class TwiceNormedEncoder(Encoder):
         shifted = self.shift.compensate_sum(dense[1], 2 * i)
         attended = self.linear.add_and_norm(context, dense[0], shifted, states, norm)
         return self._norm("second_norm", i, 2 * i + 1).of(self.g, self.g.op("Add", attended, states))
+
+
+def declare_states(g: GraphBuilder, parts: NamedWeights, offsets: LazyWeight) -> Value:
+    """The input of a graph of the heads alone: the states [chosen, hidden] of the last layer, which another graph gave.
+
+    The graph also has the output OFFSETS, and the table of words, which a decoder may read.
+    """
+    a = parts.architecture
+    states = g.input(hidden_name(LAST), g.dtype, ["chosen", a.hidden])
+    g.output(OFFSETS, g.constant(offsets.load()), "float32", list(offsets.shape))
+    if parts.has("mlm_dense"):
+        with g.scope("embeddings"):
+            g.weight("word", parts.weight("word", (a.vocabulary, a.embedding)))
+    return states
+
+
+def write_layers(path: Path, model: Path, offsets: Array, dtype: str) -> None:
+    """Writes the graph beside the written `model`: its outputs, the states in `dtype`, and `offsets` as OFFSETS.
+
+    `offsets` [layers + 1, hidden], in float32, were subtracted from the states by the channel shift.
+    """
+    written = onnx.load(model, load_external_data=False)
+    graph, (states, hidden) = written.graph, offsets.shape
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for layer in range(states):
+        last = layer == states - 1
+        name, rows = hidden_name(LAST if last else layer), "chosen" if last else "tokens"
+        graph.output.append(helper.make_tensor_value_info(name, kind, [rows, hidden]))
+    graph.initializer.append(numpy_helper.from_array(offsets, OFFSETS))
+    graph.output.append(helper.make_tensor_value_info(OFFSETS, onnx.TensorProto.FLOAT, list(offsets.shape)))
+    onnx.save(written, path)

@@ -1,7 +1,7 @@
 """The forward pass in float64 that the graphs are compared with."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,20 @@ from ..artifact.rows import Ints
 from ..checkpoint import NamedWeights
 from ..lazy_weight import LazyWeight
 from ..sentence import Dense, Layer, LayerNorm, SentenceModel
-from .activations import ACTIVATIONS, Doubles
 
+Doubles = NDArray[np.float64]
+STEP, LARGEST = 1 / 1024, 6.0  # of the table of erf; erf(6) is 1 in float64
+GRID = np.arange(0.0, LARGEST + 2 * STEP, STEP)
+VALUES, SLOPES = np.array([math.erf(x) for x in GRID]), 2.0 / math.sqrt(math.pi) * np.exp(-(GRID**2))
+ACTIVATIONS: Mapping[str, Callable[[Doubles], Doubles]] = {
+    "gelu": lambda x: np.asarray(0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))),
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "silu": lambda x: x * (1.0 / (1.0 + np.exp(-x))),
+    "tanh": np.tanh,
+    "": lambda x: x,
+}
 READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of an activation each
 MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes
 LENGTHS = (2, 3, 17, 31, 64, 130)
@@ -111,15 +123,17 @@ class Reference:
         layers = map(self._owner, range(self.architecture.layers))
         return [_balance(*self._spread[part, owner]) for owner in layers for part in READERS]
 
-    def _note_spread(self, part: str, layer: int, x: Doubles) -> None:
-        """`x` [tokens, hidden] is what the READERS of `part` in `layer` multiply, less its offset."""
-        a, key, largest = self.architecture, (part, self._owner(layer)), np.abs(x).max(axis=0)
+    def _read(self, part: str, layer: int, x: Doubles, offset: Doubles) -> list[Doubles]:
+        """The products of `x` [tokens, hidden] with the READERS of `part`; notes how far `x` is from its `offset`."""
+        a, key, largest = self.architecture, (part, self._owner(layer)), np.abs(x - offset).max(axis=0)
+        width = a.hidden if part == "attention" else a.intermediate
         readers = [reader for reader in READERS[part] if reader != "gate" or a.is_gated]
-        shape = (a.hidden if part == "attention" else a.intermediate, a.hidden)
-        read = [self._parts.weight(reader, shape, layer=layer).load() for reader in readers]
-        weights = np.max([np.abs(weight).max(axis=0) for weight in read], axis=0).astype(np.float64)
+        matrices = [self._matrix(reader, width, a.hidden, layer) for reader in readers]
+        weights = np.max([np.abs(matrix).max(axis=0) for matrix in matrices], axis=0)
         known = self._spread.get(key, (largest, weights))
         self._spread[key] = (np.maximum(known[0], largest), weights)
+        both = zip(readers, matrices, strict=True)
+        return [np.asarray(x @ matrix.T + self._bias(reader, width, layer)) for reader, matrix in both]
 
     def _owner(self, layer: int) -> str:
         """Names the weights of `layer`, which others may share."""
@@ -218,12 +232,10 @@ class Reference:
 
         `x` [tokens, hidden] holds all sequences in a line; only attention separates them, at `ends`.
         """
-        self._note_spread("attention", layer, x - self._offsets[-1])
         before = x
         x = self._norm("attention_norm", x + self._attended(layer, x, ends), layer)
         if self._parts.knows("second_norm"):
             x = self._norm("second_norm", before + x, layer)
-        self._note_spread("feed_forward", layer, x - x.mean(axis=0))
         total = self._norm("output_norm", x + self._feed_forward(layer, x), layer)
         self._offsets += [x.mean(axis=0), midrange(total)]
         return total
@@ -231,31 +243,28 @@ class Reference:
     def _prenorm_layer(self, layer: int, x: Doubles, ends: NDArray[np.int64]) -> Doubles:
         """Does what `_layer` does, with a norm before attention, but in layer 0, and another before feed-forward."""
         read = self._norm("attention_norm", x, layer) if layer else x
+        self._offsets[-1] = midrange(read) if layer else np.zeros_like(x[0])  # the embeddings are also in the sums
         x = x + self._attended(layer, read, ends)
         inner = self._norm("output_norm", x, layer)
-        self._offsets[-1] = midrange(read) if layer else np.zeros_like(x[0])  # the embeddings are also in the sums
-        self._note_spread("attention", layer, read - self._offsets[-1])
         self._offsets += [inner.mean(axis=0), np.zeros_like(x[0])]
-        self._note_spread("feed_forward", layer, inner - self._offsets[-2])
         return np.asarray(x + self._feed_forward(layer, inner))
 
     def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64]) -> Doubles:
-        a = self.architecture
-        projected = [np.split(self._projected(part, layer, x), ends) for part in READERS["attention"]]
+        a, read = self.architecture, self._read("attention", layer, x, self._offsets[-1])
+        for i, norm in enumerate(f"{part}_norm" for part in READERS["attention"]):
+            if self._parts.knows(norm):
+                read[i] = self._norm(norm, read[i], layer)
         distances = self._distances(layer) if a.positional == "disentangled" else {}
-        both = [self._attention(layer, q, k, v, distances) for q, k, v in zip(*projected, strict=True)]
+        texts = zip(*(np.split(one, ends) for one in read), strict=True)
+        both = [self._attention(layer, q, k, v, distances) for q, k, v in texts]
         self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])
         return self._dense("attention", np.concatenate([context for context, _ in both]), a.hidden, a.hidden, layer)
 
-    def _projected(self, part: str, layer: int, x: Doubles) -> Doubles:
-        found = self._dense(part, x, self.architecture.hidden, self.architecture.hidden, layer)
-        return self._norm(f"{part}_norm", found, layer) if self._parts.knows(f"{part}_norm") else found
-
     def _feed_forward(self, layer: int, x: Doubles) -> Doubles:
         a = self.architecture
-        inner = ACTIVATIONS[a.activation](self._dense("intermediate", x, a.hidden, a.intermediate, layer))
-        if a.is_gated:
-            inner = inner * self._dense("gate", x, a.hidden, a.intermediate, layer)
+        intermediate, *gate = self._read("feed_forward", layer, x, x.mean(axis=0))
+        inner = ACTIVATIONS[a.activation](intermediate)
+        inner = inner * gate[0] if gate else inner
         return self._dense("output", inner, a.intermediate, a.hidden, layer)
 
     def _attention(
@@ -271,8 +280,9 @@ class Reference:
             v = self._turned(v, a.rotary[layer]) if a.rotary[layer].turns_values else v
         # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
         scores = np.einsum("hqd,hkd->hqk", q, k)
+        behind = np.subtract.outer(np.arange(len(query)), np.arange(len(query)))  # how far a key is before the query
         if distances:
-            buckets = self._buckets(len(query))
+            buckets = self._buckets(behind)
         if "c2p" in distances:
             by_bucket = np.einsum("hqd,hbd->hqb", q, distances["c2p"])
             scores += np.take_along_axis(by_bucket, buckets[None], axis=2)
@@ -281,13 +291,11 @@ class Reference:
             scores += np.take_along_axis(by_bucket, buckets.T[None], axis=2).transpose(0, 2, 1)
         scores /= math.sqrt(a.head_size * (1 + len(distances)))
         if a.positional == "relative":
-            scores += self._relative_bias(len(query))
+            scores += self._relative_bias(behind)
         if a.positional == "alibi":
-            distance = np.abs(np.subtract.outer(np.arange(len(query)), np.arange(len(query))))
-            scores -= np.array(slopes_of(a.heads))[:, None, None] * distance
+            scores -= np.array(slopes_of(a.heads))[:, None, None] * np.abs(behind)
         if a.windows[layer]:
-            at = np.arange(len(query))
-            scores[:, np.abs(at[:, None] - at) > a.windows[layer]] = -np.inf
+            scores[:, np.abs(behind) > a.windows[layer]] = -np.inf
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         probabilities = scores / scores.sum(axis=-1, keepdims=True)
         context = np.einsum("hqk,hkd->qhd", probabilities, v)
@@ -307,15 +315,14 @@ class Reference:
         pairs = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
         return np.concatenate([pairs.real, pairs.imag], axis=-1)
 
-    def _relative_bias(self, length: int) -> Doubles:
+    def _relative_bias(self, behind: NDArray[np.int64]) -> Doubles:
         """MPNet's bias of each query and key, [heads, length, length]: 16 buckets for each direction."""
-        behind = np.subtract.outer(np.arange(length), np.arange(length))  # how far the key is before the query
         size = np.abs(behind)
         logarithmic = 8 + np.floor(2 * np.log2(np.maximum(size, 8) / 8))
         bucket = np.where(size < 8, size, np.minimum(logarithmic, 15)).astype(np.int64) + 16 * (behind < 0)
         return self._matrix("relative", 32, self.architecture.heads)[bucket].transpose(2, 0, 1)
 
-    def _buckets(self, length: int) -> NDArray[np.int64]:
+    def _buckets(self, behind: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of the table of distances for each query and key, [length, length]."""
         relative = self.architecture.relative
         span, middle = relative.span, relative.buckets // 2
@@ -327,7 +334,7 @@ class Reference:
                 size = middle + math.ceil(share * (middle - 1))
             return min(max(span + (size if distance > 0 else -size), 0), 2 * span - 1)
 
-        return np.array([[row(query - key) for key in range(length)] for query in range(length)])
+        return np.array([[row(distance) for distance in of_query] for of_query in behind.tolist()])
 
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""
@@ -380,6 +387,21 @@ def applied(x: Doubles, layers: Sequence[Layer]) -> Doubles:
         else:
             x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
     return x
+
+
+def erf(x: Doubles) -> Doubles:
+    """Interpolates math.erf by cubic Hermite splines: 40 times faster than to call it, with errors below 2e-14."""
+    parts = np.array_split(x.ravel(), 1 + x.size // 8192)  # that fit in the cache
+    return np.concatenate([_erf(part) for part in parts]).reshape(x.shape)
+
+
+def _erf(x: Doubles) -> Doubles:
+    size = np.minimum(np.abs(x), LARGEST)
+    at = (size / STEP).astype(np.int64)
+    t = size / STEP - at
+    rise = VALUES[at + 1] - VALUES[at]
+    bend0, bend1 = STEP * SLOPES[at] - rise, rise - STEP * SLOPES[at + 1]
+    return np.asarray(np.sign(x) * (VALUES[at] + t * rise + t * (1 - t) * (bend0 * (1 - t) + bend1 * t)))
 
 
 def _doubles(weight: LazyWeight) -> Doubles:

@@ -24,9 +24,8 @@ from ..artifact.manifest import ATTENTION, LAYERS, MODEL
 from ..artifact.rows import Ints
 from ..errors import PrecisionError
 from ..sentence import SentenceModel
-from .activations import Doubles
 from .on_cpu import Bf16Graph, Graph, OrtGraph, open_graph
-from .reference import Reference, applied, random_sequences, sentence_vector
+from .reference import Doubles, Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
 # absolute, of [CLS]; saturation or a wrong weight is far above

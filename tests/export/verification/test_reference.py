@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from packbert.model_export.verification.activations import erf
+from packbert.model_export.verification.reference import erf
 
 
 def test_erf_equals_the_standard_librarys() -> None:
