@@ -9,20 +9,17 @@ import codecs
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
 from pydantic_core import from_json
 
 from ..errors import BadRequest, TooLarge
 from ..settings import PREFIX, Settings
 from ..tasks.inputs import MAX_TOP_K
-from . import validation
+from .validation import Model, validate
 
 T = TypeVar("T")
-Model = TypeVar("Model", bound=BaseModel)
 INLINE_BYTES = 2**14  # fewer take 1 ms on the event loop, 8 ms at the very worst; a thread adds 0.2 ms
 PIECE_BYTES = 2**16  # of strings that are parsed at once: 0.5 ms
 OTHER_VALUES = 256  # beside the inputs and targets: the other fields of a request
@@ -35,26 +32,15 @@ POSITION = re.compile(r" at line \d+ column \d+$")  # of a piece
 THREAD = ThreadPoolExecutor(1, "body-parser")  # a single thread: it reads the bodies of all clients in turn
 
 
-@dataclass(frozen=True)
 class BodyLimits:
     """Bounds of what a valid body can hold, so that parsing costs little more memory than the body has bytes."""
 
-    strings: int
-    containers: int  # lists and objects
-    values: int  # commas and containers: each number, string, list and object has a comma or is a container
-    characters: int  # of a string
-    settings: Settings
-
-    @classmethod
-    def of(cls, settings: Settings) -> "BodyLimits":
-        inputs = settings.max_inputs + OTHER_VALUES
-        return cls(
-            strings=STRINGS_PER_INPUT * inputs + MAX_TOP_K,
-            containers=inputs,
-            values=STRINGS_PER_INPUT * inputs + MAX_TOP_K + settings.max_waiting_tokens,  # numbers: token ids
-            characters=settings.max_characters,
-            settings=settings,
-        )
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.characters = settings, settings.max_characters  # of a string
+        self.containers = settings.max_inputs + OTHER_VALUES  # lists and objects
+        self.strings = STRINGS_PER_INPUT * self.containers + MAX_TOP_K
+        # commas and containers: each number, string, list and object has a comma or is a container
+        self.values = self.strings + settings.max_waiting_tokens  # numbers: token ids
 
     @cached_property
     def string(self) -> "re.Pattern[bytes]":
@@ -79,10 +65,14 @@ async def on_thread(step: Callable[[], T]) -> T:
 
 
 def parse(schema: type[Model], body: bytes, settings: Settings) -> Model:
-    """The request in a body, as `validation.parse` reads it. Raises TooLarge too, for more values than are valid."""
+    """The request in a body.
+
+    Raises BadRequest if it is not JSON, TooLarge for more values than are valid, and Invalid as `validate`.
+    """
+    body = body.removeprefix(codecs.BOM_UTF8)  # RFC 8259 lets a parser ignore it, and clients on Windows write it
     if len(body) <= INLINE_BYTES:
-        return validation.parse(schema, body)
-    return validation.validate(schema, decode(body.removeprefix(codecs.BOM_UTF8), BodyLimits.of(settings)))
+        return validate(schema, _from_json(body))
+    return validate(schema, decode(body, BodyLimits(settings)))
 
 
 def decode(body: bytes, limits: BodyLimits) -> Any:
@@ -102,7 +92,7 @@ def decode(body: bytes, limits: BodyLimits) -> Any:
             strings += _decode_strings(piece)
             piece, size = [], 0
     strings += _decode_strings(piece)
-    return _put_back(_from_json(_check_counts(b"".join([*outside, body[at:]]), limits)), strings)
+    return _put_back(_from_json(_check_counts(b"".join([*outside, body[at:]]), limits), is_piece=True), strings)
 
 
 def _find_end(body: bytes, start: int, limits: BodyLimits) -> int:
@@ -132,15 +122,15 @@ def _check_counts(outside: bytes, limits: BodyLimits) -> bytes:
 
 
 def _decode_strings(piece: list[bytes]) -> list[str]:
-    strings: list[str] = _from_json(b"[%b]" % b",".join(piece))
+    strings: list[str] = _from_json(b"[%b]" % b",".join(piece), is_piece=True)
     return strings
 
 
-def _from_json(content: bytes) -> Any:
+def _from_json(content: bytes, *, is_piece: bool = False) -> Any:
     try:
         return from_json(content)
     except ValueError as error:
-        fault = POSITION.sub("", str(error))
+        fault = POSITION.sub("", str(error)) if is_piece else str(error)
     raise BadRequest(f"{NOT_JSON}: {fault}")
 
 

@@ -1,17 +1,14 @@
-"""Parses request bodies, and turns pydantic's errors into a sentence."""
+"""Makes a request of the content of a body, and a sentence of pydantic's errors."""
 
-import codecs
 import difflib
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, TypeVar, get_args, get_origin
 
-import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..errors import BadRequest, Invalid, ServiceError
+from ..errors import Invalid
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[int | str, ...]  # from the body down to a value in it
@@ -27,6 +24,7 @@ TEXT_NAMES = {
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
 MESSAGES = {  # instead of pydantic's, which speak of Python and of inputs
     "list_type": "Input should be a valid array",
+    "dict_type": "Input should be an object",
     "model_type": "Input should be an object",
     "extra_forbidden": "there is no such field",
 }
@@ -36,34 +34,20 @@ UNION_TAG = re.compile(
 )
 
 
-def parse(schema: type[Model], body: bytes) -> Model:
-    """Raises BadRequest if the body is not JSON, Invalid if it does not match `schema`.
-
-    Nulls of unknown fields, and of fields with a default, are not set.
-    """
-    try:
-        return schema.model_validate_json(body)
-    except ValidationError as error:
-        if body.startswith(codecs.BOM_UTF8):  # RFC 8259 lets a parser ignore it, and clients on Windows write it
-            return parse(schema, body.removeprefix(codecs.BOM_UTF8))
-        nulls, errors = _unset_nulls(schema, error), [to_service_error(schema, error)]
-    if nulls:
-        with suppress(orjson.JSONDecodeError):  # NaN, which pydantic reads
-            return validate(schema, orjson.loads(body))
-    # Outside the except block, which would keep pydantic's errors: they may be many. Without a name in this frame, else
-    # the frame and the error would keep each other, and the body, until a collection.
-    raise errors.pop()
-
-
 def validate(schema: type[Model], fields: Any) -> Model:
-    """The same for JSON that is parsed already; removes such nulls from `fields`."""
+    """The request of JSON that is parsed. Raises Invalid if it does not match `schema`.
+
+    Nulls of unknown fields, and of fields with a default, are not set: they are removed from `fields`.
+    """
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        nulls, errors = _unset_nulls(schema, error), [to_service_error(schema, error)]
-    if not nulls or not all(_remove(fields, path) for path in nulls):
-        raise errors.pop()  # as in `parse`
-    return validate(schema, fields)
+        nulls, errors = _unset_nulls(schema, error), [_to_invalid(schema, error)]
+    if nulls and all(_remove(fields, path) for path in nulls):
+        return validate(schema, fields)
+    # Outside the except block, which would keep pydantic's errors: they may be many. Without a name in this frame, else
+    # the frame and the error would keep each other, and the body, until a collection.
+    raise errors.pop()
 
 
 def _remove(fields: Any, path: Path) -> bool:
@@ -95,14 +79,12 @@ def _has_default(schema: type[BaseModel], path: Path) -> bool:
     return field is not None and not field.is_required()
 
 
-def to_service_error(schema: type[BaseModel], error: ValidationError) -> ServiceError:
+def _to_invalid(schema: type[BaseModel], error: ValidationError) -> Invalid:
     """Reports the error deepest in the body, with all alternatives that would have been valid there."""
     fields = f"this route accepts {', '.join(schema.model_fields)}"
     if error.error_count() > MAX_ERRORS:
         return Invalid(f"the body has {error.error_count()} errors, most of them unknown fields; {fields}")
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    if errors[0]["type"] == "json_invalid":
-        return BadRequest(f"the body is not valid JSON in UTF-8: {errors[0]['msg']}")
     paths = [_field_path(each["loc"]) for each in errors]
     deepest = max(paths, key=len)
     first, *others = dict.fromkeys(

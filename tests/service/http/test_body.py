@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 import tracemalloc
-from dataclasses import replace
 from typing import Any
 
 import hypothesis
@@ -14,7 +13,6 @@ from pydantic_core import from_json
 
 from packbert.service.errors import BadRequest, ServiceError, TooLarge
 from packbert.service.http import body as body_limits
-from packbert.service.http import validation
 from packbert.service.http.body import BodyLimits, decode, on_thread, parse
 from packbert.service.settings import Settings
 from packbert.service.tasks import inputs as schemas
@@ -22,7 +20,7 @@ from packbert.service.tasks import predict as label_schemas
 from tests.service.fakes import on_loop
 
 SETTINGS = Settings.model_validate({"model": "."})
-LIMITS = BodyLimits.of(SETTINGS)
+LIMITS = BodyLimits(SETTINGS)
 SIZE = 8 * 2**20
 TEXT = st.text(st.sampled_from('ab"\\,[]{}: 我😀\n'))
 JSON = st.recursive(
@@ -39,7 +37,7 @@ def test_a_body_in_pieces_gives_what_the_whole_body_gives(
     body = json.dumps(content, ensure_ascii=ascii_only, indent=indent).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body_limits, "PIECE_BYTES", size)
-        assert decode(body, replace(LIMITS, values=10**6)) == content
+        assert decode(body, limits_of_values(10**6)) == content
 
 
 @hypothesis.given(st.lists(JSON, max_size=4), st.integers(0, 10**6), st.sampled_from([*b'",[]{}\\1\xff ', None]))
@@ -59,6 +57,12 @@ def test_a_body_in_pieces_is_json_where_the_whole_body_is_json(items: list[Any],
             decode(body, LIMITS)
     else:
         assert decode(body, LIMITS) == content
+
+
+def limits_of_values(values: int) -> BodyLimits:
+    limits = BodyLimits(SETTINGS)
+    limits.values = values
+    return limits
 
 
 def repeat(item: bytes, before: bytes = b'{"inputs":[', after: bytes = b"]}") -> bytes:
@@ -113,7 +117,7 @@ def test_a_string_that_does_not_end_is_no_json() -> None:
 def test_the_largest_valid_bodies_are_accepted(content: dict[str, Any]) -> None:
     body = json.dumps(content).encode()
     schema = label_schemas.PredictRequest
-    assert parse(schema, body, SETTINGS) == validation.parse(schema, body)
+    assert parse(schema, body, SETTINGS) == schema.model_validate_json(body)
 
 
 @pytest.mark.parametrize("indent", [None, 4])
@@ -122,7 +126,7 @@ def test_as_many_token_ids_as_the_queue_holds_are_accepted(indent: int | None) -
     body = json.dumps(content, indent=indent).encode()
     assert decode(body, LIMITS) == content
     with pytest.raises(TooLarge, match="BERT_MAX_WAITING_TOKENS"):
-        decode(body, replace(LIMITS, values=200_000))
+        decode(body, limits_of_values(200_000))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """Errors in a body: reported at the deepest path, with all valid alternatives, and at bounded cost."""
 
-import json
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from packbert.service.errors import Invalid
 from packbert.service.http.app import TASKS
-from packbert.service.http.validation import parse
+from packbert.service.http.validation import validate
 
 
 @pytest.mark.parametrize("item", ["1", "[1]", "{}", "null", "[[]]"])
@@ -18,15 +18,15 @@ def test_a_list_of_many_invalid_items_gives_few_errors(item: str) -> None:
         items = ", ".join(["{}" if of_ids else item] * 1000)  # numbers and lists of numbers are token ids there
         for field in ("input" if task.name == "embeddings" else "inputs", "targets"):
             with pytest.raises(ValidationError) as raised:
-                task.request_model.model_validate_json(f'{{"{field}": [{items}]}}')
+                task.request_model.model_validate(from_json(f'{{"{field}": [{items}]}}'))
             assert raised.value.error_count() < 20, path  # some for each alternative of the first item
 
 
 def test_many_unknown_fields_are_counted_and_not_listed() -> None:
-    body = json.dumps({f"field {n}": n for n in range(999)}).encode()
+    fields = {f"field {n}": n for n in range(999)}
     message = r"the body has 1000 errors, most of them unknown fields; this route accepts long, .*pooling.*inputs"
     with pytest.raises(Invalid, match=message):
-        parse(TASKS["/embed"].request_model, body)
+        validate(TASKS["/embed"].request_model, fields)
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_many_unknown_fields_are_counted_and_not_listed() -> None:
 )
 def test_an_unknown_field_names_the_field_that_was_probably_meant(path: str, body: Any, hint: str) -> None:
     with pytest.raises(Invalid) as raised:
-        parse(TASKS[path].request_model, json.dumps(body).encode())
+        validate(TASKS[path].request_model, body)
     assert raised.value.message.startswith(hint)
