@@ -19,7 +19,6 @@ from .errors import DeviceError
 from .flags import in_flags, variables_of
 from .logs import configure_logging
 from .model_cache import ModelError
-from .observability.start import check_packages
 from .prepare import ModelUnavailable
 from .settings import Settings, SettingsError, set_variables
 from .workers.channel import WORKER
@@ -51,7 +50,6 @@ def main(words: Sequence[str] = ()) -> int:
     def start() -> int:
         set_variables(given)
         settings = Settings.from_environment()
-        check_packages(settings)
         sockets = bind_address(settings.host, settings.port, "BERT_PORT")
         if settings.admin_port:
             sockets += bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")

@@ -3,16 +3,7 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packbert.model_export.artifact.manifest import (
-    ATTENTION,
-    LAYERS,
-    MODEL,
-    TOKENIZER,
-    WEIGHTS,
-    Manifest,
-    ManifestError,
-    available,
-)
+from packbert.model_export.artifact.manifest import TOKENIZER, WEIGHTS, Manifest, ManifestError, available
 
 __all__ = ["Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
@@ -27,18 +18,6 @@ class Artifact:
     def served_as(self, name: str | None) -> "Artifact":
         """The artifact with the name that clients see; None: the checkpoint's."""
         return self if name is None else replace(self, manifest=replace(self.manifest, name=name))
-
-    @property
-    def model(self) -> Path:
-        return self.folder / MODEL
-
-    @property
-    def attention(self) -> Path:
-        return self.folder / ATTENTION
-
-    @property
-    def layers(self) -> Path:
-        return self.folder / LAYERS
 
     @property
     def weights(self) -> Path:
@@ -57,7 +36,7 @@ class Artifact:
 def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     """Raises ManifestError if the folder has no artifact for `device`, a damaged artifact, or another version.
 
-    `engine/mapped_file` checks the weights as it copies them.
+    `engine/memory` checks the weights as it copies them.
     """
     devices = available(folder)
     if device not in devices:

@@ -17,7 +17,6 @@ from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
 from .observability.metrics import Metrics
 from .observability.scrape import StateCollector, render
-from .observability.start import start_tracing
 from .settings import Settings, SettingsError, named_models
 from .tasks.flow import Tasks
 
@@ -251,7 +250,11 @@ def _give_back() -> None:
 
 def make_models(settings: Settings, artifacts: Sequence[Artifact], metrics: Metrics) -> Models:
     """The models of a service of these artifacts, the default first."""
-    device = Device(tracing=start_tracing(settings))
+    device = Device()
+    if settings.tracing:
+        from .observability.spans import Tracing  # a service without traces loads nothing of OpenTelemetry
+
+        device.tracing = Tracing()
     metrics.exemplars = settings.tracing and settings.workers == 1
     if len(artifacts) > 1 or settings.can_swap:
         device.concurrency = common_concurrency(artifacts, settings.threads or available_cores())

@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -37,6 +38,7 @@ GONE = {  # setting -> what became of it
     "BERT_UPDATE": "the hub is asked once for each id: name a newer commit in BERT_MODEL (ORG/NAME@REVISION), or "
     "remove the folder sources of BERT_CACHE",
 }
+TRACING_PACKAGES = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 MAX_KEY_FILE_BYTES = 2**20
 LEAST_ADMIN_KEY = 20  # characters
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
@@ -298,7 +300,7 @@ def named_models(settings: Settings) -> dict[str, NamedModel]:
 
 
 def _asks_for_traces(variables: Mapping[str, str]) -> bool:
-    """Raises SettingsError for a protocol that the exporter does not have."""
+    """Raises SettingsError for a protocol that the exporter does not have, and if a package is missing."""
     if not (variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") or variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         return False
     if variables.get("OTEL_SDK_DISABLED", "").lower() == "true" or variables.get("OTEL_TRACES_EXPORTER") == "none":
@@ -306,6 +308,11 @@ def _asks_for_traces(variables: Mapping[str, str]) -> bool:
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if (protocol := variables.get(name) or "http/protobuf") != "http/protobuf":
             raise SettingsError(f"{name} is {protocol!r}: traces are sent as http/protobuf, usually to port 4318")
+    if missing := [name for name in TRACING_PACKAGES if not [*distributions(name=name)]]:
+        raise SettingsError(
+            f"OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need {', '.join(missing)}: "
+            "install packbert[otel], or unset the variable"
+        )
     return True
 
 

@@ -12,7 +12,7 @@ from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.calibration import measure
 from packbert.service.engine.engine import concurrency_for
-from packbert.service.engine.huge_pages import use_huge_pages
+from packbert.service.engine.memory import use_huge_pages
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue

@@ -1,6 +1,6 @@
 """What this machine runs: which of a folder's artifacts, and how batches share the device.
 
-Does not import ONNX Runtime: the supervisor of several processes selects an artifact too.
+Imports ONNX Runtime only in child processes, before a model is loaded.
 """
 
 import logging
@@ -14,7 +14,7 @@ from pathlib import Path
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.model_export.artifact.lifeline import end_with
 
-from ..artifact import Artifact, ManifestError, available, open_artifact
+from ..artifact import Artifact, ManifestError, available, open_artifact, read_artifact
 from ..errors import DeviceError
 from ..model_cache import Source
 from ..prepare import find_model, is_hub_id, prepare_model
@@ -22,9 +22,12 @@ from ..settings import Settings
 from ..tasks.defaults import describe_defaults
 
 CUDA_CHECK = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
-TRIAL = f"from {__package__}.trial import main; main()"
+TRIAL = (  # ends at once: CUDA may be unable to clean up
+    f"import os, sys; from {__name__} import try_graph; print(); print(try_graph(sys.argv[1]), flush=True); os._exit(0)"
+)
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
+MAX_CHARACTERS = 300  # of the reason of a trial
 GPU_UNUSABLE = "BERT_DEVICE is cuda, but the GPU cannot be used"
 Prepare = Callable[[Settings, Source, str], Path]
 log = logging.getLogger("service")
@@ -100,6 +103,21 @@ def why_graph_unusable(artifact: Artifact) -> str:
         how = f"exit code {trial.returncode}" if trial.returncode > 0 else f"signal {-trial.returncode}"
         return f"the self-test ended with {how}: {trial.stderr.strip()[-200:]}"
     return trial.stdout.splitlines()[-1]
+
+
+def try_graph(folder: Path | str) -> str:
+    """In the child: why the graph of the CUDA artifact in `folder` cannot be used, on one line; empty if it can."""
+    from .calibration import self_test
+    from .runner import ModelRunner
+
+    try:
+        runner = ModelRunner(read_artifact(Path(folder), "cuda"), threads=1)
+        runner.open()
+        self_test(runner)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the graph or the card is the finding
+        reason = " ".join(str(error).split()) or "no message"
+        return f"{type(error).__name__}: {reason}"[:MAX_CHARACTERS]
+    return ""
 
 
 def export_device(device: str) -> str:

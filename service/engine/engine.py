@@ -31,9 +31,8 @@ from ..tokenization.tokenizer import Tokenizer
 from .calibration import Calibration, golden_tokens, measure
 from .canary import BATCHES_BETWEEN_CHECKS, SELF_CHECK_SECONDS, Canary, Health
 from .cpu import available_cores
-from .huge_pages import start_moving
 from .info import engine_info
-from .mapped_file import own_files
+from .memory import own_files, start_moving
 from .runner import ModelRunner
 from .session import device_memory, memory_in_use
 

@@ -24,12 +24,12 @@ from packbert.model_export.artifact.batch import (
     split,
 )
 from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
-from packbert.model_export.artifact.manifest import WEIGHTS
+from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, WEIGHTS
 
 from ..artifact import Artifact, ManifestError
 from ..errors import DeviceError, InferenceFailed, OutOfMemory
 from ..scheduling.cores import SERIAL, Concurrency
-from .mapped_file import PACKED, detach_from, own_files
+from .memory import PACKED, detach_from, own_files
 from .session import Session, configure_inference_thread, onnxruntime_version, open_session
 
 OUT_OF_MEMORY_SIGNS = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # only in ORT's message
@@ -41,7 +41,7 @@ class FurtherGraph:
     """A graph over the model's weights in their file, opened by the first request that needs it."""
 
     artifact: Artifact
-    path: Path  # in the artifact's folder
+    name: str  # of its file
     purpose: str  # of the requests that need it
     threads: int
     shared: Path | None = None  # see `own_files`
@@ -64,7 +64,7 @@ class FurtherGraph:
         artifact = self.artifact
         try:
             with own_files(artifact, self.shared) as folder:
-                session = open_session(folder / self.path.name, artifact.manifest, threads=self.threads)
+                session = open_session(folder / self.name, artifact.manifest, threads=self.threads)
                 if self.shared is None:
                     detach_from(folder / WEIGHTS)
                 return session
@@ -94,9 +94,9 @@ class ModelRunner:
     _device_slots: threading.Semaphore = field(init=False, repr=False)  # batches that run at once, of those in flight
 
     def __post_init__(self) -> None:
-        artifact, further = self.artifact, partial(FurtherGraph, artifact=self.artifact, shared=self.shared)
-        self.attention = further(path=artifact.attention, purpose="/attention", threads=1)
-        self.layers = further(path=artifact.layers, purpose="the hidden states of layers", threads=self.threads)
+        further = partial(FurtherGraph, artifact=self.artifact, shared=self.shared)
+        self.attention = further(name=ATTENTION, purpose="/attention", threads=1)
+        self.layers = further(name=LAYERS, purpose="the hidden states of layers", threads=self.threads)
 
     def open(self, folder: Path | None = None) -> int:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority.
@@ -135,9 +135,7 @@ class ModelRunner:
     def _open_session(self, folder: Path, threads: int) -> Session:
         side_by_side = self.concurrency.max_in_flight if self.concurrency.per_core and threads == 1 else 1
         place = folder if self.shared is None else folder / PACKED
-        return open_session(
-            place / self.artifact.model.name, self.artifact.manifest, threads=threads, side_by_side=side_by_side
-        )
+        return open_session(place / MODEL, self.artifact.manifest, threads=threads, side_by_side=side_by_side)
 
     def close(self) -> None:
         """Lets go of the graphs, until `open` is called again. Does not wait for a hanging run."""

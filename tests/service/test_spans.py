@@ -390,12 +390,12 @@ def test_a_protocol_that_is_not_there_stops_the_start() -> None:
 
 
 def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # as where it is not installed
+    monkeypatch.setattr("packbert.service.settings.TRACING_PACKAGES", ("opentelemetry-sdk", "no-such-package"))
     for name, value in ({"BERT_MODEL": ".", "BERT_PORT": "0"} | ENDPOINT).items():
         monkeypatch.setenv(name, value)
     assert main() == 2
     assert capsys.readouterr().err == (
-        "packbert serve: OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need opentelemetry-sdk: "
+        "packbert serve: OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need no-such-package: "
         "install packbert[otel], or unset the variable\n"
     )
 

@@ -18,7 +18,7 @@ from packbert.service.engine.calibration import measure
 from packbert.service.engine.device import select_artifact
 from packbert.service.engine.engine import concurrency_for
 from packbert.service.engine.info import engine_info
-from packbert.service.engine.mapped_file import mappings_of
+from packbert.service.engine.memory import mappings_of
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import DeviceError
 from packbert.service.model_cache import ModelError

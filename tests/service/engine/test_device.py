@@ -16,11 +16,10 @@ from packbert.model_export.export import export
 from packbert.service.artifact import ManifestError, open_artifact, read_artifact
 from packbert.service.engine import device, session
 from packbert.service.engine.calibration import golden_tokens, self_test
-from packbert.service.engine.device import export_device, find_artifact, select_artifact
+from packbert.service.engine.device import export_device, find_artifact, select_artifact, try_graph
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import CpuSession, CudaSession, runtime_fault
-from packbert.service.engine.trial import try_graph
 from packbert.service.errors import DeviceError
 from packbert.service.http.app import create_app
 from packbert.service.models import Models

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import LAST, Row, Tokens
-from packbert.service.engine import mapped_file
-from packbert.service.engine.mapped_file import mappings_of
+from packbert.service.engine import memory
+from packbert.service.engine.memory import mappings_of
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import InferenceFailed
 from tests.export.goldens import Exported
@@ -98,7 +98,7 @@ def test_weights_that_services_share_are_mapped_as_copies(exported: Exported, tm
     with open_runner(artifact) as runner:
         getattr(runner, graph).shared = tmp_path / "packed"
         before = one(runner, tokens)[name]
-        assert mappings_of(mapped_file.shared_files(runner.artifact, tmp_path / "packed") / weights.name)
+        assert mappings_of(memory.shared_files(runner.artifact, tmp_path / "packed") / weights.name)
         assert not mappings_of(weights)
         weights.write_bytes(bytes(weights.stat().st_size))  # a change in place has no effect on copies
         assert np.array_equal(one(runner, tokens)[name], before)

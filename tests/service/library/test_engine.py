@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from packbert import AsyncClient, Client, Engine, ManifestError, ServiceError, SettingsError, make_app
-from packbert.service.engine import huge_pages
+from packbert.service.engine import memory
 from packbert.service.errors import Unavailable
 from packbert.service.http.dialects import native
 from packbert.service.library.engine import NOT_OPEN
@@ -187,13 +187,13 @@ async def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -
 
 
 def test_the_threads_of_an_engine_end_with_it(bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closing, move = threading.Event(), huge_pages._move
+    closing, move = threading.Event(), memory._move
 
     def move_at_the_end() -> None:
         closing.wait(PATIENCE)
         move()
 
-    monkeypatch.setattr(huge_pages, "_move", move_at_the_end)
+    monkeypatch.setattr(memory, "_move", move_at_the_end)
     before = {*threading.enumerate()}
     with Engine.from_model(bert_artifact) as engine:
         engine.wait(engine.embed(TEXTS))

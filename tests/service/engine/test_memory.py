@@ -1,4 +1,4 @@
-"""Weights that are mapped or copied: what a change of the file on the disk does to a running service."""
+"""Weights that are mapped, copied or moved to huge pages: what changes on the disk do to a running service."""
 
 import mmap
 import os
@@ -17,13 +17,22 @@ import pytest
 
 from packbert.model_export.artifact.manifest import sha256
 from packbert.service.artifact import open_artifact
-from packbert.service.engine import mapped_file, runner, session
+from packbert.service.engine import memory, runner, session
 from packbert.service.engine.calibration import golden_tokens
-from packbert.service.engine.mapped_file import detach_from, mappings_of
+from packbert.service.engine.memory import HUGE_PAGE, LEAST_BYTES, detach_from, mappings_of, use_huge_pages
 from packbert.service.errors import DeviceError
 from tests.serving import running
 
 PAGE = mmap.PAGESIZE
+ANONYMOUS = "7f0000001000-7f0002001000 rw-p 00000000 00:00 0 \nSize:              32768 kB\nRss:               {} kB\n"
+FILE = "7f1000000000-7f1002000000 rw-p 00000000 08:01 77 /models/model.onnx.data\nSize: 1 kB\nRss: 32768 kB\n"
+HEAP = (
+    "560000000000-560002000000 rw-p 00000000 00:00 0                          [heap]\nSize: 32768 kB\nRss: 32768 kB\n"
+)
+STACK = "7f2000000000-7f2000800000 rw-p 00000000 00:00 0 \nSize:               8192 kB\nRss:                8192 kB\n"
+READ_ONLY = (
+    "7f3000000000-7f3002000000 r--p 00000000 00:00 0 \nSize:              32768 kB\nRss:               32768 kB\n"
+)
 
 
 def mapped(file: Path, offset: int = 0, size: int = 0, access: int = mmap.ACCESS_READ) -> mmap.mmap:
@@ -131,7 +140,7 @@ def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(ow
 def test_wrong_answers_from_a_shared_file_are_503_after_a_check(own_artifact: Path, tmp_path: Path) -> None:
     with running(settings_for(own_artifact, BERT_WORKERS="2", BERT_CACHE=str(tmp_path / "cache"))) as (_, client):
         assert client.post("/embed", json=TEXT).status_code == 200
-        (weights,) = (tmp_path / "cache").glob(f"packed/*/{mapped_file.PACKED}/model.onnx.data")
+        (weights,) = (tmp_path / "cache").glob(f"packed/*/{memory.PACKED}/model.onnx.data")
         overwrite(weights)
         end = time.monotonic() + DEADLINE_SECONDS
         while (answer := client.post("/embed", json=TEXT)).status_code == 200:
@@ -151,7 +160,7 @@ def test_no_mapping_of_the_artifacts_own_files_is_ever_read(
     def open_session(graph: Path, *arguments: Any, **options: Any) -> Any:
         artifact.weights.write_bytes(b"")
         opening = real(graph, *arguments, **options)
-        assert mapped_file.mappings_of(artifact.weights) == []
+        assert memory.mappings_of(artifact.weights) == []
         opened.append(graph.name)
         artifact.weights.write_bytes(weights)
         return opening
@@ -175,9 +184,9 @@ def test_a_copy_is_removed_after_the_open_or_by_the_next_process(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     artifact = open_artifact(own_artifact)
-    with mapped_file.own_files(artifact) as used:
-        kept = Path(shutil.copytree(used, used.with_name(f"{mapped_file.PREFIX}killed")))
-        with mapped_file.own_files(artifact) as other:
+    with memory.own_files(artifact) as used:
+        kept = Path(shutil.copytree(used, used.with_name(f"{memory.PREFIX}killed")))
+        with memory.own_files(artifact) as other:
             assert not kept.exists()
             assert sha256(used / artifact.weights.name) == sha256(other / artifact.weights.name)
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -190,19 +199,44 @@ def test_a_copy_without_room_names_the_way_out(bert_artifact: Path) -> None:
 
 def test_the_weights_that_workers_share_are_written_once_and_mapped(bert_artifact: Path, tmp_path: Path) -> None:
     artifact, parent = open_artifact(bert_artifact), tmp_path / "packed"
-    folder = mapped_file.shared_files(artifact, parent)
-    written = (folder / mapped_file.PACKED / artifact.weights.name).stat()
+    folder = memory.shared_files(artifact, parent)
+    written = (folder / memory.PACKED / artifact.weights.name).stat()
     parent.chmod(0o500)  # a cache that is written elsewhere
-    assert mapped_file.shared_files(artifact, parent) == folder
-    assert (folder / mapped_file.PACKED / artifact.weights.name).stat() == written
+    assert memory.shared_files(artifact, parent) == folder
+    assert (folder / memory.PACKED / artifact.weights.name).stat() == written
     rows = []
     for shared in (None, parent):
         one = runner.ModelRunner(artifact, threads=1, shared=shared)
         copied = one.open()
         assert (copied == 0) == bool(shared)
-        assert bool(mapped_file.mappings_of(folder / mapped_file.PACKED / artifact.weights.name)) == bool(shared)
+        assert bool(memory.mappings_of(folder / memory.PACKED / artifact.weights.name)) == bool(shared)
         ((row,), _) = one.run_sync([golden_tokens(artifact.manifest, 0)])
         assert row is not None
         rows.append(np.asarray(row["cls"], np.float64))
         one.close()
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-5, atol=1e-6)
+
+
+def test_only_large_anonymous_mappings_that_are_filled_are_moved() -> None:
+    smaps = FILE + ANONYMOUS.format(32000) + STACK + HEAP + READ_ONLY
+    found = list(memory._filled_mappings(smaps))
+    assert found == [(0x7F0000200000, 2**25 - HUGE_PAGE), (0x560000000000, 2**25)]
+    assert list(memory._filled_mappings(ANONYMOUS.format(16000))) == []  # the rest would be filled with zeros
+
+
+def test_what_is_moved_stays_as_it_is() -> None:
+    pages = mmap.mmap(-1, 2 * LEAST_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    content = np.frombuffer(pages, np.uint32)
+    content[:] = np.arange(len(content), dtype=np.uint32)
+    moved = use_huge_pages()
+    assert moved == 0 or moved >= LEAST_BYTES
+    assert np.array_equal(content, np.arange(len(content), dtype=np.uint32))
+
+
+def test_a_system_that_forbids_them_is_obeyed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "enabled").write_text("always madvise [never]\n")
+    monkeypatch.setattr(memory, "THP", tmp_path / "enabled")
+    monkeypatch.setattr(memory, "SMAPS", tmp_path / "must not be read")
+    assert use_huge_pages() == 0
+    monkeypatch.setattr(memory, "THP", tmp_path / "not there")
+    assert use_huge_pages() == 0

@@ -1,16 +1,20 @@
-"""Private copies of an artifact's files: a change of the files can then neither change nor end this process.
+"""The weights in this process's memory: private copies of an artifact's files, and huge pages.
 
 ONNX Runtime maps a model's weights. Overwritten in place they change under a running service, and truncated they end it
 (SIGBUS). So it opens a copy in a temporary folder, and what stays mapped of that is then moved to memory, at the same
-addresses: ONNX Runtime need not know of it.
+addresses: ONNX Runtime need not know of it. What is in memory is then moved to huge pages: a run reads all of it
+(docs/design/precision.md).
 """
 
 import ctypes
 import fcntl
 import hashlib
+import logging
 import mmap
 import os
+import re
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,11 +22,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
 from packbert.model_export.artifact.cpu import cpu_signature
-from packbert.model_export.artifact.manifest import TOKENIZER, WEIGHTS, sha256
+from packbert.model_export.artifact.manifest import MODEL, TOKENIZER, WEIGHTS, sha256
 from packbert.model_export.artifact.prepack import prepack
 
 from ..artifact import Artifact
 from ..errors import DeviceError
+from .cpu import lower_thread_priority
 from .session import onnxruntime_version
 
 PREFIX = "packbert-"  # of the names of temporary folders
@@ -32,6 +37,15 @@ DELETED = " (deleted)"  # after the name of a file that has been removed or repl
 BLOCK_BYTES = 4 * 2**20  # copied at a time
 MAP_FIXED = 0x10  # on Linux; Python's mmap has no name for it
 FAILED = ctypes.c_void_p(-1).value
+# of each mapping a line as in MAPS, then a line for each count in kB
+SMAPS = Path("/proc/self/smaps")
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+ANONYMOUS = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw.p 0+ 00:00 0 *(\[heap\])?\n.*?\nRss: *(\d+) kB", re.DOTALL)
+HUGE_PAGE = 2**21  # bytes
+LEAST_BYTES = 2**24  # of a mapping: more than the stack of a thread
+FILLED = 0.9  # the share of a mapping that is in memory: the rest would be filled with zeros
+MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
+log = logging.getLogger("service")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,7 @@ def shared_files(artifact: Artifact, parent: Path) -> Path:
                 made = Path(stack.enter_context(TemporaryDirectory(dir=parent)))
                 (made / "copy").mkdir()
                 _copy_files(artifact, made / "copy", stack)
-                prepack(made / "copy" / artifact.model.name, made / "copy" / PACKED)
+                prepack(made / "copy" / MODEL, made / "copy" / PACKED)
                 (made / "copy").rename(folder)
     except OSError as error:
         way_out = "make room, name another folder in BERT_CACHE, or set BERT_WORKERS to 1"
@@ -174,3 +188,42 @@ def _map_over(one: Mapping, copy: int) -> None:
     if result == FAILED:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot map {one.size} bytes: {os.strerror(number)}")
+
+
+def start_moving() -> threading.Thread:
+    """Moves them in a thread of low priority: it takes 0.1 to 1.1 s for BERT-base, and requests need not wait."""
+    thread = threading.Thread(target=_move, name="huge pages", daemon=True)
+    thread.start()
+    return thread
+
+
+def _move() -> None:
+    lower_thread_priority()
+    if moved := use_huge_pages():
+        log.info("%d MiB of memory moved to huge pages", moved >> 20)
+
+
+def use_huge_pages() -> int:
+    """The bytes that are moved: at once since Linux 6.1, before it by and by. 0 if the system has no huge pages, or
+    /sys/kernel/mm/transparent_hugepage/enabled is never."""
+    try:
+        if "[never]" in THP.read_text("utf-8"):
+            return 0
+        found = list(_filled_mappings(SMAPS.read_text("utf-8", "surrogateescape")))
+    except OSError:
+        return 0
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    advised = (any(madvise(first, size, one) == 0 for one in (MADV_COLLAPSE, MADV_HUGEPAGE)) for first, size in found)
+    return sum(size for (_, size), done in zip(found, advised, strict=True) if done)
+
+
+def _filled_mappings(smaps: str) -> Iterator[tuple[int, int]]:
+    """The address and the bytes of whole huge pages in each large anonymous mapping."""
+    for one in re.split(r"\n(?=[0-9a-f]+-)", smaps):
+        if (match := ANONYMOUS.match(one)) is None:
+            continue
+        first, last = int(match[1], 16), int(match[2], 16)
+        if last - first >= LEAST_BYTES and int(match[4]) << 10 >= FILLED * (last - first):
+            begin = -(-first // HUGE_PAGE) * HUGE_PAGE
+            yield begin, last // HUGE_PAGE * HUGE_PAGE - begin
