@@ -21,7 +21,7 @@ MASKS = (  # what differs from one answer to the next, in the same number of byt
     (re.compile(rb'"request_id":"[0-9a-f]{16}"'), b'"request_id":"*"'),
     (re.compile(rb"dur=[0-9.]+"), b"dur=*"),
     (re.compile(rb"(x-request-id: )[0-9a-f]{16}\r"), rb"\1*\r"),
-    (re.compile(rb"(\ndate: )[^\r]*"), rb"\1*"),
+    (re.compile(rb"(\ndate: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT\r"), rb"\1*\r"),
 )
 OF_THE_SERVER = (  # headers that the process adds to what the application says, and times of text-embeddings-inference
     *("date", "server", "x-compute-type", "x-compute-time", "x-compute-tokens"),

@@ -60,6 +60,7 @@ OPENAI = [
         ("vLLM's other fields", {"input": DOG, "use_activation": False, "priority": 1, "padding": "max_length"} | FOUR),
         ("without special tokens", {"input": DOG, "add_special_tokens": False}),
         ("an unknown field", {"input": DOG, "inputs": DOG}),
+        ("a field of other servers", {"text": DOG}),
         ("not JSON", "{"),
         ("too many texts", {"input": ["a"] * 9}),
         ("another coding", {"input": "a"}, {"content-encoding": "zstd"}),
@@ -102,6 +103,7 @@ RERANK = [
         ("two numbers of results", {"query": DOG, "texts": [CAT], "top_n": 1, "top_k": 2}),
         ("a number of results below 0", {"query": DOG, "texts": [CAT], "top_n": -1}),
         ("without a query", {"texts": [CAT]}),
+        ("a field like another", {"query": DOG, "docs": [CAT]}),
     ),
     *on("/v2/rerank", ("an unknown field", {"query": DOG, "documents": [CAT], "rank": 1})),
 ]

@@ -111,6 +111,8 @@ BASE = [  # an encoder with all of BERT's own heads
         ("words with more passes than the queue takes", {"inputs": ["[MASK] " * 50] * 8, "targets": ["unaffable"]}),
         ("a text without room for a word", {"inputs": ["[MASK]", "[MASK] " + "cat " * 140], "targets": ["unaffable"]}),
         ("an empty text", {"inputs": ["[MASK]", ""], "targets": ["unaffable"]}),
+        ("a target written twice", {"inputs": "[MASK]", "targets": ["Unaffable", "unaffable", "cat"], "top_k": 2}),
+        ("no target of several", {"inputs": "[MASK]", "targets": ["unaffable", "cat"], "top_k": 0}),
         ("targets with too many characters", {"inputs": "[MASK]", "targets": ["cat", "a " * 2000]}),
     ),
     *on("/v1/embed", ("texts", {"texts": [THE_CAT, ""], "output_dimension": 4})),

@@ -9,6 +9,7 @@ CHINESE = "这本书很有意思。"
 MASKED = "A cat has four legs and a long [MASK]."
 TWO_MASKS = "They live in New [MASK] [MASK]."
 LONG = "dog " * 600  # too long for the model
+PACKED = gzip.compress(b'{"inputs": "a", "dimensions": 2}', mtime=0)
 SIMILARITY = {"source_sentence": DOG, "sentences": [CAT, "his dogs are hairy"]}
 
 EMBED = on(
@@ -79,6 +80,9 @@ EMBED = on(
     ("without inputs", {}),
     ("an unknown field", {"inputs": DOG, "normalise": True}),
     ("an unknown field that is null", {"inputs": DOG, "dimensions": 4, "normalise": None}),
+    ("a field of other servers", {"text": DOG}),
+    ("a parameter like another", {"inputs": DOG, "parameters": {"normalise": True}}),
+    ("many unknown fields", dict.fromkeys((f"field {n}" for n in range(999)), 1)),
     ("too many texts", {"inputs": ["a"] * 9}),
     ("too many characters", {"inputs": [DOG, "a" * 4001]}),
     ("more tokens than the queue takes", {"inputs": ["dog " * 500] * 8 + [DOG]}),
@@ -99,7 +103,7 @@ EMBED = on(
     ("a field named twice", '{"inputs": "a", "inputs": "my dog", "dimensions": 2}'),
     ("a body nested deeply", '{"inputs": ' + "[" * 200 + "]" * 200 + "}"),
     ("gzip", gzip.compress(b'{"inputs": "my dog is hairy", "dimensions": 4}', mtime=0), {"content-encoding": "gzip"}),
-    ("x-gzip", gzip.compress(b'{"inputs": "a", "dimensions": 2}', mtime=0), {"content-encoding": "X-GZIP"}),
+    ("x-gzip", PACKED, {"content-encoding": "X-GZIP"}),
     (
         "gzip of two members",
         gzip.compress(b'{"inputs": "my dog', mtime=0) + gzip.compress(b' is hairy", "dimensions": 4}', mtime=0),
@@ -107,9 +111,13 @@ EMBED = on(
     ),
     ("gzip that ends early", gzip.compress(b'{"inputs": "a"}', mtime=0)[:-4], {"content-encoding": "gzip"}),
     ("gzip that is none", {"inputs": "a"}, {"content-encoding": "gzip"}),
+    ("bytes after gzip", gzip.compress(b'{"inputs": "a"}', mtime=0) + b"more", {"content-encoding": "gzip"}),
+    ("gzip of 256 members", PACKED + gzip.compress(b"", mtime=0) * 255, {"content-encoding": "gzip"}),
+    ("gzip of 257 members", PACKED + gzip.compress(b"", mtime=0) * 256, {"content-encoding": "gzip"}),
     ("gzip of too much", gzip.compress(b" " * (9 * 2**20), mtime=0), {"content-encoding": "gzip"}),
     ("the coding identity", {"inputs": "a", "dimensions": 2}, {"content-encoding": "identity"}),
     ("the coding br", {"inputs": "a"}, {"content-encoding": "br"}),
+    ("two codings", {"inputs": "a"}, {"content-encoding": "gzip, br"}),
     ("a media type of its own", {"inputs": "a", "dimensions": 2}, {"content-type": "text/plain"}),
     ("a deadline in words", {"inputs": "a"}, {"x-request-timeout-ms": "soon"}),
     ("a deadline below 0", {"inputs": "a"}, {"x-request-timeout-ms": "-5"}),
@@ -121,8 +129,11 @@ EMBED = on(
     ("an id that is unsafe", {"inputs": "a", "dimensions": 2}, {"x-request-id": "a b"}),
     ("an id that is too long", {"inputs": "a", "dimensions": 2}, {"x-request-id": "a" * 129}),
     ("an id that is empty", {"inputs": "a", "dimensions": 2}, {"x-request-id": ""}),
+    ("an id above ASCII", {"inputs": "a", "dimensions": 2}, {"x-request-id": "é"}),
+    ("an id of 128 characters", {"inputs": "a", "dimensions": 2}, {"x-request-id": "a" * 128}),
     ("gzip for the answer", {"inputs": DOG, "dimensions": 4}, {"accept-encoding": "gzip"}),
     ("a large body", '{"inputs": ["a", "my dog"], "dimensions": 2' + " " * 40_000 + "}"),
+    ("a byte order mark before a large body", b'\xef\xbb\xbf{"inputs": "a", "dimensions": 2' + b" " * 40_000 + b"}"),
     ("a large body that is not JSON", '{"inputs": ["' + "dog " * 10_000 + '"]'),
     ("a large body of lists", '{"inputs": [' + ",".join(["[]"] * 20_000) + "]}"),
     ("a large body of unknown fields", "{" + ",".join(f'"f{i}": 1' for i in range(3000)) + "}"),
@@ -172,6 +183,7 @@ NSP = on(
     ("a list of one text", {"inputs": [["a"]]}),
     ("a text", {"inputs": "a"}),
     ("half a pair", {"inputs": {"text": "a"}}),
+    ("a field of other servers", {"sentences": ["a", "b"]}),
     ("an empty second text", {"inputs": ["a", ""]}),
     ("no pairs", {"inputs": []}),
     ("too long", {"inputs": [DOG, LONG]}),

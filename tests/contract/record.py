@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.contract.answers import Form, differences, rounded
 from tests.contract.running import Answers, ask_all
-from tests.contract.services import RECORDED
+from tests.contract.services import SERVICES
 from tests.paths import ROOT
 
 FILE = Path(__file__).parent / "answers.jsonl"
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose service is asked (default: this one)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        answers = ask_all(RECORDED, arguments.checkout.resolve(), Path(folder))
+        answers = ask_all(SERVICES, arguments.checkout.resolve(), Path(folder))
     write(answers, arguments.out)
 
 

@@ -20,6 +20,7 @@ from tests.contract.services import KEY_FILE_CONTENT, Service
 from tests.paths import GOLDEN, SAMPLE
 
 TIMEOUT_SECONDS = 30
+PORT, ADMIN_PORT = 8080, 9000  # of an application without a socket
 Answers = dict[str, tuple[Request, Answer]]  # by the name of the service and of the request
 
 
@@ -99,13 +100,16 @@ def _read_to_end(connection: socket.socket) -> bytes:
 
 async def ask_application(service: Service, artifact: Path) -> Answers:
     """The answers without a process: those of this checkout's engine and application."""
-    settings = Settings.from_environment({"BERT_MODEL": str(artifact), **service.settings})
+    variables = {"BERT_MODEL": str(artifact), **service.settings}
+    if service.has_admin_port:
+        variables["BERT_ADMIN_PORT"] = str(ADMIN_PORT)
+    settings = Settings.from_environment(variables)
     found: Answers = {}
     async with Engine(settings) as engine:
         transport = httpx.ASGITransport(make_app(engine), raise_app_exceptions=False)
         for one in service.requests:
             request = one.with_headers(x_request_id="contract")
-            url = f"http://service{request.path}"
+            url = f"http://service:{ADMIN_PORT if request.admin else PORT}{request.path}"
             sent = httpx.Request(request.method, url, headers=list(request.headers), content=request.body)
             response = await transport.handle_async_request(sent)
             headers = [(name.decode().lower(), value.decode("latin-1")) for name, value in response.headers.raw]

@@ -26,7 +26,6 @@ class Service:
     requests: list[Request]
     settings: Mapping[str, str] = field(default_factory=lambda: LIMITS)
     is_process: bool = False  # in the suite too, where the others are applications without a process
-    is_recorded: bool = True  # else only `compare` asks it
     has_admin_port: bool = False
     has_key_file: bool = False
 
@@ -51,7 +50,7 @@ SERVICES = (
         is_process=True,
         has_key_file=True,
     ),
-    Service(name="admin port", folders=("bert",), requests=ADMIN, is_recorded=False, has_admin_port=True),
+    Service(name="admin port", folders=("bert",), requests=ADMIN, has_admin_port=True),
     Service(name="base", folders=("bert",), requests=heads.BASE, settings=LIMITS | {"BERT_RERANK": "cosine"}),
     Service(name="labels", folders=("bert-labels",), requests=heads.LABELS),
     Service(name="one label", folders=("distilbert-labels",), requests=heads.ONE_LABEL),
@@ -75,4 +74,3 @@ SERVICES = (
         },
     ),
 )
-RECORDED = tuple(service for service in SERVICES if service.is_recorded)

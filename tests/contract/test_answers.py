@@ -10,11 +10,11 @@ import pytest
 from packbert.model_export.export import export
 from tests.contract.record import FILE, compare, read
 from tests.contract.running import ask_application, ask_process, checkpoint
-from tests.contract.services import RECORDED, Service
+from tests.contract.services import SERVICES, Service
 from tests.export.goldens import Artifact
 from tests.paths import ROOT
 
-NAMES = [f"{service.name}: {request.name}" for service in RECORDED for request in service.requests]
+NAMES = [f"{service.name}: {request.name}" for service in SERVICES for request in service.requests]
 MAX_FILE_BYTES = 600_000
 
 
@@ -27,7 +27,7 @@ def _artifact(service: Service, exported: Callable[..., Artifact], folder: Path)
     return artifact
 
 
-@pytest.mark.parametrize("service", RECORDED, ids=[service.name for service in RECORDED])
+@pytest.mark.parametrize("service", SERVICES, ids=[service.name for service in SERVICES])
 def test_the_answers_are_those_recorded(service: Service, exported: Callable[..., Artifact], tmp_path: Path) -> None:
     artifact = _artifact(service, exported, tmp_path)
     if service.is_process:

@@ -15,7 +15,6 @@ from packbert.service.settings import Settings, named_models
 from tests.deploy.chart import (
     NEWEST,
     ChartError,
-    Rendered,
     chart_files,
     check,
     in_helm,
@@ -24,7 +23,7 @@ from tests.deploy.chart import (
     render_below_another,
     render_packaged,
 )
-from tests.deploy.chart_cases import CASES, EXPORT, MODEL, MODELS, Case
+from tests.deploy.chart_cases import CASES, EFFECTS, EXPORT, MODEL, MODELS, effect_of, of_model_alone, values_of
 from tests.deploy.queries import DASHBOARD, DEPLOY, RULES, Query, alerts
 from tests.paths import ROOT
 
@@ -38,19 +37,7 @@ ALL: dict[str, Any] = {
     "ingress": {"enabled": True},
     "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}]},
 }
-
-
-def look(rendered: Rendered, path: str) -> Any:
-    """What is at a path of `Case.expected`; None where nothing is."""
-    first, *rest = path.split("/")
-    roots = {"pod": rendered.pod, "container": rendered.container, "env": rendered.environment}
-    found: Any = roots.get(first) or rendered.resources.get(first)
-    for step in rest:
-        if isinstance(found, list):
-            found = found[int(step)] if int(step) < len(found) else None
-        else:
-            found = (found or {}).get(step.replace("~", "/"))
-    return found
+RECORDED: dict[str, Any] = json.loads(EFFECTS.read_text("utf-8"))
 
 
 def leaves(values: dict[str, Any], above: str = "") -> dict[str, Any]:
@@ -71,13 +58,13 @@ def at(values: dict[str, Any], path: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_value_has_its_effect_and_helm_kubernetes_and_the_service_take_the_result(case: Case, tmp_path: Path) -> None:
-    rendered = render(case.values)
-    assert {path: look(rendered, path) for path in case.expected} == case.expected
+@pytest.mark.parametrize("name", CASES)
+def test_a_value_has_its_effect_and_helm_kubernetes_and_the_service_take_the_result(name: str, tmp_path: Path) -> None:
+    rendered = render(values := values_of(CASES[name]))
+    assert effect_of(rendered) == RECORDED[name], "if it is meant, run `python -m tests.deploy.chart_cases`"
     for resource in rendered.resources.values():
         check(resource)
-    report = in_helm(lint, case.values)
+    report = in_helm(lint, values)
     assert (report["errors"], [each for each in report["messages"] if each["severity"] > 1]) == ([], [])
     variables = {name: value for name, value in rendered.environment.items() if isinstance(value, str)}
     variables.pop("BERT_API_KEY_FILE", None)  # it has to exist
@@ -86,6 +73,11 @@ def test_a_value_has_its_effect_and_helm_kubernetes_and_the_service_take_the_res
         (tmp_path / "models.yaml").write_text(rendered["ConfigMap"]["data"]["models.yaml"], "utf-8")
     settings = Settings.from_environment(variables)
     assert (settings.host, settings.port) == ("0.0.0.0", 8080)
+
+
+def test_a_model_alone_has_the_recorded_resources() -> None:
+    assert of_model_alone() == RECORDED["a model alone"]
+    assert sorted(RECORDED) == sorted(["a model alone", *CASES])
 
 
 @pytest.mark.parametrize("kind", ["keda", "hpa"])
@@ -100,7 +92,7 @@ def test_every_value_is_changed_from_its_default_in_a_case() -> None:
     tried = {
         path
         for path, default in defaults.items()
-        if any(at(case.values, path) not in (None, default) for case in CASES.values())
+        if any(at(values_of(case), path) not in (None, default) for case in CASES.values())
     }
     assert set(defaults) - tried == set()
 
@@ -257,10 +249,3 @@ def test_the_autoscaler_asks_for_metrics_of_the_service_as_ray_does() -> None:
 def test_the_settings_of_the_schema_are_those_of_the_service() -> None:
     text = CHART_SCHEMA.read_text("utf-8")
     assert rewrite_chart(text) == text, "run `make docs`"
-
-
-def test_the_notes_say_what_is_served_and_where_a_cache_is_missing() -> None:
-    assert "serves org/model." in render(MODEL).notes
-    assert "cache.claim keeps it" in render(MODEL).notes
-    assert "cache.claim" not in render(MODEL | {"cache": {"claim": {"create": True}}}).notes
-    assert "serves model of the claim x." in render({"artifact": {"claim": "x"}}).notes

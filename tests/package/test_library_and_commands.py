@@ -67,10 +67,21 @@ def test_a_command_says_which_package_is_missing(name: str, module: str, extra: 
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("words", "code"), [([], 0), (["--help"], 0), (["--version"], 0), (["surve"], 2)])
-def test_the_command_shows_its_usage(words: list[str], code: int) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "packbert", *words], cwd=paths.ROOT, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == code
-    assert "packbert" in (ended.stderr if code else ended.stdout)
+NO_SERVER = ["client", "embed", "pyproject.toml", "-o", "o.npy", "--url", "http://127.0.0.1:1", "--patience", "0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 0, "usage: packbert COMMAND"),
+        (["--help"], 0, "usage: packbert COMMAND"),
+        (["--version"], 0, "packbert "),
+        (["surve"], 2, "packbert: there is no command surve (did you mean serve?)\n\nusage: packbert COMMAND"),
+        (NO_SERVER, 1, "packbert client: no server answers at http://127.0.0.1:1/info: "),
+    ],
+)
+def test_the_process_of_a_command_ends_with_its_code(words: list[str], code: int, said: str) -> None:
+    command = [sys.executable, "-m", "packbert", *words]
+    ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, (ended.stderr if code else ended.stdout)[: len(said)]) == (code, said)
+    assert "Traceback" not in ended.stderr

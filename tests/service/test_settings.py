@@ -12,6 +12,8 @@ from packbert.service.settings import GONE, Settings, SettingsError
 from tests.paths import ROOT
 
 GOOD = {"BERT_MODEL": "/models/bert"}
+LINKS = ("HOST", "SERVICE_PORT_HTTP", "PORT_8080_TCP_ADDR")
+LINKED = "Kubernetes sets these .* enableServiceLinks: false"
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
 
@@ -48,18 +50,6 @@ def test_the_model_is_all_that_must_be_set_and_values_are_parsed(
 
 
 @pytest.mark.parametrize(
-    ("variables", "sentence"),
-    [
-        ({}, "no model is named: name it on the command line or in BERT_MODEL: a hub id such as google-bert/"),
-        (GOOD | {"BERT_MODELS": "a=b/c"}, "BERT_MODEL and BERT_MODELS are both set: leave one out"),
-    ],
-)
-def test_one_model_is_named(variables: dict[str, str], sentence: str) -> None:
-    with pytest.raises(SettingsError, match=sentence):
-        Settings.from_environment(variables)
-
-
-@pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
         ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_ACCESS_LOG, "),
@@ -85,12 +75,15 @@ def test_one_model_is_named(variables: dict[str, str], sentence: str) -> None:
         ("BERT_API_KEY", "sec\x07ret", "BERT_API_KEY: "),
         ("BERT_TOKEN_BUDGET", "300000", "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"),
         ("BERT_TIMEOUT_MS", "3600001", "BERT_TIMEOUT_MS: 3600001 is not a whole number from 1 to 3600000"),
+        ("BERT_MODELS", "a=b/c", "BERT_MODEL and BERT_MODELS are both set: leave one out"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc': traces are sent as http/proto"),
+        *((f"BERT_SERVICE_{name}", "10.0.0.1", rf"unknown setting BERT_SERVICE_{name}; {LINKED}") for name in LINKS),
         ("BERT_ADMIN_KEY", "k" * 19, "BERT_ADMIN_KEY: it has 19 characters, and at least 20 are needed"),
     ],
 )
 def test_what_is_unknown_or_wrong_is_named(name: str, value: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        Settings.from_environment(GOOD | {name: value})
+        Settings.from_environment(GOOD | COLLECTOR | {name: value})
 
 
 @pytest.mark.parametrize("name", sorted(GONE))
@@ -139,13 +132,3 @@ def test_every_fault_is_told_at_once() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings.from_environment(GOOD).port = 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    "linked", ["BERT_SERVICE_HOST", "BERT_SERVICE_SERVICE_PORT_HTTP", "BERT_SERVICE_PORT_8080_TCP_ADDR"]
-)
-def test_variables_that_kubernetes_sets_are_told_as_such(linked: str) -> None:
-    with pytest.raises(
-        SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"
-    ):
-        Settings.from_environment({"BERT_MODEL": "/a", linked: "10.0.0.1"})

@@ -35,7 +35,7 @@ from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.scrape import render
 from packbert.service.observability.spans import Tracing
 from packbert.service.scheduling.batcher import Batcher
-from packbert.service.settings import Settings, SettingsError
+from packbert.service.settings import Settings
 from packbert.service.tasks.flow import Tasks
 from packbert.service.turns import TRACEPARENT
 from tests.paths import ROOT
@@ -382,11 +382,6 @@ def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
 
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
-
-
-def test_a_protocol_that_is_not_there_stops_the_start() -> None:
-    with pytest.raises(SettingsError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc': traces are sent as http/protobuf"):
-        Settings.from_environment({"BERT_MODEL": "."} | ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 
 
 def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,13 +28,15 @@ MANIFEST = SimpleNamespace(
 class FakeModel(OnlyModel):
     """Refuses requests with `error`, if there is one, and else always fails with an unexpected error."""
 
-    def __init__(self, *, error: ServiceError | None = None, draining: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, *, error: ServiceError | None = None, draining: bool = False, lacks: str = "", **settings: Any
+    ) -> None:
         self.settings = Settings.model_validate({"model": "."} | settings)
         self.metrics = Metrics()
         self.error, self.draining = error, draining
         self.admissions: list[int] = []
         self.artifact, self.manifest = SimpleNamespace(manifest=MANIFEST), MANIFEST
-        self.lacks = ""  # a head
+        self.lacks = lacks  # a head
         self.current, self.tasks, self.users = self, self, nullcontext()
 
     def admit(self, body_bytes: int) -> "FakeModel":

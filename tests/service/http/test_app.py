@@ -1,8 +1,6 @@
 """The HTTP API of a real server process with the golden BERT: results equal to transformers, one format for errors."""
 
-import json
 import re
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -13,11 +11,6 @@ from packbert.service.tasks import sparse, tokens
 from packbert.service.tasks import vectors as token_vectors
 from tests.service.in_process import ask
 from tests.service.test_metrics import values_of
-
-
-def test_a_byte_order_mark_before_a_large_body_is_skipped(server: httpx.Client) -> None:
-    body = json.dumps({"inputs": "the cat sat " * 2000, "truncate": True}).encode()
-    assert server.post("/embed", content=b"\xef\xbb\xbf" + body).json() == server.post("/embed", content=body).json()
 
 
 def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:
@@ -50,23 +43,6 @@ def test_the_documentation_works_without_the_internet(server: httpx.Client) -> N
     script = re.search(r'src="(/[^"]+\.js)"', page)
     assert script is not None
     assert server.get(script[1]).status_code == 200
-
-
-BODY = {"inputs": ["my dog is hairy", "he likes play ##ing"]}
-
-
-def test_each_response_has_a_date(server: httpx.Client) -> None:
-    for response in (server.get("/health"), server.post("/embed", json=BODY), server.get("/nowhere")):
-        assert parsedate_to_datetime(response.headers["date"]).tzinfo is not None
-
-
-def test_pages_and_metrics_are_compressed_where_the_client_accepts_it(server: httpx.Client) -> None:
-    for path in ("/metrics", "/openapi.json", "/info"):
-        packed = server.get(path, headers={"accept-encoding": "gzip"})
-        plain = server.get(path, headers={"accept-encoding": "identity"})
-        assert packed.headers["content-encoding"] == "gzip"
-        assert "content-encoding" not in plain.headers
-    assert "content-encoding" not in server.get("/health", headers={"accept-encoding": "gzip"}).headers
 
 
 def test_tokens_of_a_text_beyond_the_models_limit_are_shown_and_counted(server: httpx.Client) -> None:
@@ -103,14 +79,6 @@ def test_a_text_is_cut_where_the_request_says_so(server: httpx.Client) -> None:
         assert ([tokens[0]["piece"], tokens[-1]["piece"]], len(tokens)) == (pieces, 142)
         assert response.headers["x-truncated-inputs"] == "1"
     assert ask(server, "/score", inputs=text, truncate_prompt_tokens=-1)["cost_tokens"] == PER_TEXT
-
-
-def test_whole_words_are_limited_by_top_k_and_named_once(server: httpx.Client) -> None:
-    body = {"inputs": "the [MASK]", "targets": ["Unaffable", "unaffable", "cat", "walked"]}
-    found = ask(server, "/fill-mask", **body)
-    assert {one["target"] for one in found} == {"Unaffable", "cat", "walked"}
-    assert ask(server, "/fill-mask", **body, top_k=2) == found[:2]
-    assert ask(server, "/fill-mask", **body, top_k=0) == []
 
 
 def test_targets_share_the_passes_of_their_common_beginnings(server: httpx.Client) -> None:

@@ -176,23 +176,6 @@ async def test_an_upgrade_request_is_answered_as_http_1_with_its_body(
 
 
 @connected
-async def test_garbage_after_a_request_does_not_lose_its_response(connection: Client) -> None:
-    connection.rejections = [(400, "malformed")]
-    connection.may_respond.clear()
-    await connection.send(GET + b"\x00rubbish\r\n\r\n")
-    connection.may_respond.set()
-    await settle()
-    assert connection.statuses == [200, 400]
-    assert connection.transport.closed
-
-
-@connected
-async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(connection: Client) -> None:
-    await connection.send(GET.replace(b"\r\n\r\n", b"\r\nx-api-key: \t k1 \t \r\n\r\n"))
-    assert dict(connection.headers)[b"x-api-key"] == b"k1"
-
-
-@connected
 async def test_a_client_is_asked_for_its_body_when_the_application_reads_it(connection: Client) -> None:
     connection.may_read.clear()
     await connection.send(POST.replace(b"host", b"Expect: 100-Continue\r\nhost"))
@@ -202,39 +185,6 @@ async def test_a_client_is_asked_for_its_body_when_the_application_reads_it(conn
     assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
     await connection.send(b"1234567890")
     assert connection.statuses == [100, 200]
-
-
-HEAD = b"POST /embed HTTP/1.1\r\nhost: x\r\n"
-ABSOLUTE = b"GET http://evil HTTP/1.1\r\nhost: x\r\n"
-H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    ("sent", "status", "fault"),
-    [
-        (HEAD + b"two words: 1\r\n\r\n", 400, "HTTP/1.1: Invalid header token"),
-        (CHUNKED.replace(b"transfer", b"content-length: 6\r\ntransfer") + GET, 400, ""),
-        (b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n" + GET, 400, ""),
-        (ABSOLUTE + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n", 400, ""),
-        (H2C, 505, "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1"),
-        (H2C + b"\0\0\x12\4\0\0\0\0\0", 505, "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1"),
-        (GET.replace(b"1.1\r\nhost", b"1.0\r\nhost: y\r\nHost"), 400, "the request has 2 Host headers: send one"),
-        (GET.replace(b"1.1", b"0.9"), 505, "HTTP/0.9 is not supported"),
-        (CHUNKED.replace(b"chunked", b"gzip, chunked") + b"\r\n", 501, ""),
-        (CHUNKED.replace(b"chunked", b"gzip\r\ntransfer-encoding: chunked") + b"\r\n", 501, ""),
-        (CHUNKED.replace(b"chunked", b"gzip") + b"\r\n", 501, ""),
-        (CHUNKED.replace(b"chunked", b"chunked, chunked") + b"\r\n", 400, ""),
-        (CHUNKED.replace(b"chunked", b"chunked\r\nTransfer-Encoding: chunked") + b"\r\n", 400, ""),
-    ],
-)
-@connected
-async def test_what_is_not_one_request_of_http_1_ends_the_connection(
-    connection: Client, sent: bytes, status: int, fault: str
-) -> None:
-    connection.rejections = [(status, "malformed")]
-    await connection.send(sent)
-    assert (connection.statuses, connection.paths, connection.transport.closed) == ([status], [], True)
-    assert (connection.error()["code"], fault in connection.error()["error"]) == ("malformed", True)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +242,6 @@ async def test_a_head_or_trailer_over_the_limit_gets_431(connection: Client, nam
 
 
 ACCEPTED = {
-    "a coding in another case beside TE": [CHUNKED.replace(b"chunked", b"Chunked\r\nte: gzip, chunked") + b"\r\n"],
-    "an expectation of HTTP/1.0": [POST.replace(b"1.1\r\n", b"1.0\r\nExpect: 100-Continue\r\n"), b"1234567890"],
-    "no host in HTTP/1.0": [b"GET / HTTP/1.0\r\n\r\n"],
     "a body beyond the limit of a head": [POST.replace(b": 10", b": 5000"), b"x" * 5000 + GET[:10], GET[10:]],
     "a head behind a body": [POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:]],
     "a thousand tiny chunks and any number of others": [
@@ -309,13 +256,6 @@ ACCEPTED = {
 async def test_what_is_valid_is_answered(connection: Client, name: str) -> None:
     await connection.send(*ACCEPTED[name])
     assert connection.statuses == [200] * b"".join(ACCEPTED[name]).count(b" HTTP/1.")
-
-
-@connected
-async def test_trailers_are_not_passed_on_as_headers(connection: Client) -> None:
-    await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
-    assert connection.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
-    assert connection.statuses == [200, 200]
 
 
 @pytest.mark.parametrize(("read_per_second", "aborted"), [(0, True), (9, True), (20, False), (1000, False)])
@@ -364,15 +304,6 @@ async def test_headers_that_do_not_end_are_parsed_up_to_the_limit_only(connectio
     await connection.send(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 60_000)
     assert connection.statuses == [431]
     assert len(connection.protocol._headers) <= connection_module.SLICE_BYTES / 2
-
-
-@connected
-async def test_a_body_in_tiny_chunks_is_rejected(connection: Client) -> None:
-    connection.rejections = [(400, "malformed")]
-    await connection.send(IN_CHUNKS + b"1\r\nx\r\n" * 40_000)
-    assert connection.statuses == [400]
-    assert "the first 1015 chunks of the body hold 1015 bytes" in connection.error()["error"]
-    assert connection.transport.closed
 
 
 @connected
@@ -476,15 +407,6 @@ async def test_the_end_of_a_connection_is_seen_after_a_large_body(connection: Cl
     connection.may_respond.set()
 
 
-@pytest.mark.parametrize("head", [GET.replace(b"/1.1", b"/1.0"), GET.replace(b"host", b"connection: close\r\nhost")])
-@connected
-async def test_an_http_1_0_connection_ends_with_the_response(connection: Client, head: bytes) -> None:
-    await connection.send(head + GET)
-    assert connection.statuses == [200]
-    assert b"\r\nconnection: close\r\n" in connection.transport.written
-    assert connection.transport.closed
-
-
 @connected
 async def test_an_application_that_fails_is_answered_for_and_the_connection_closes(connection: Client) -> None:
     connection.fails = True
@@ -502,36 +424,6 @@ async def test_a_request_answered_before_its_body_gets_no_other_response(connect
     assert not connection.transport.closed
     await asyncio.sleep(6)
     assert (connection.statuses, connection.transport.closed) == ([200], True)
-
-
-@connected
-async def test_a_connection_in_the_reserve_answers_probes_and_closes(connection: Client) -> None:
-    limits = connection.protocol.limits
-    connection.protocol.in_reserve = True
-    limits.open, limits.most, limits.probes = 2, 1, frozenset({"/health"})
-    await connection.send(GET.replace(b"/health", b"/health?x=1"))
-    assert (connection.statuses, connection.transport.closed) == ([200], True)
-
-
-@connected
-async def test_a_connection_in_the_reserve_refuses_what_is_no_probe(connection: Client) -> None:
-    connection.rejections = [(503, "connections_full")]
-    limits = connection.protocol.limits
-    connection.protocol.in_reserve = True
-    limits.open, limits.most = 8, 7
-    await connection.send(POST)
-    assert connection.statuses == [503]
-    assert b"\r\nretry-after: 1\r\n" in connection.transport.written
-    assert "takes 7 connections: " in connection.error()["error"]
-    assert connection.paths == []
-
-
-@connected
-async def test_a_connection_leaves_the_reserve_when_another_has_ended(connection: Client) -> None:
-    connection.protocol.in_reserve = True
-    await connection.send(GET, GET)
-    assert connection.statuses == [200, 200]
-    assert not connection.transport.closed
 
 
 @pytest.mark.parametrize(("sent", "statuses"), [(b"", []), (GET[:5], [503]), (POST, [503]), (GET, [200])])

@@ -106,13 +106,3 @@ def test_a_file_is_compressed_where_the_client_accepts_it(
         assert "accept-encoding" in answer.headers["vary"].lower()
     assert answer.content == encoder.get(path, headers={"accept-encoding": "identity"}).content
     assert (int(answer.headers["content-length"]) < len(answer.content)) is (coding == "gzip")
-
-
-@pytest.mark.parametrize("path", ["/page/", "/page/other.js", "/page/../routes.py", "/page/%2e%2e/routes.py"])
-def test_what_is_no_file_of_the_page_is_not_found(encoder: InProcessClient, path: str) -> None:
-    response = encoder.get(path)
-    assert (response.status_code, response.json()["code"]) == (404, "not_found")
-
-
-def test_a_probe_gets_health(encoder: InProcessClient) -> None:
-    assert encoder.get("/", headers={"accept": "*/*"}).json() == {"status": "ok"}

@@ -98,13 +98,14 @@ def test_a_server_without_places_answers_probes_and_says_it_is_full(bert_artifac
         for client in clients:
             client.sendall(HALF["body"])
         await settle()
-        for path in ("/health", "/ready"):
+        for path in ("/health", "/ready?x=1"):
             outcome = await ask_once(port, get(path))
             assert outcome.status == 200
             assert b"\r\nconnection: close" in outcome.head
         outcome = await ask_once(port, get("/info"))
         assert (outcome.status, orjson.loads(outcome.body)["code"]) == (503, "connections_full")
         assert b"\r\nretry-after: 1\r\n" in outcome.head
+        assert f"takes {PLACES} connections: ".encode() in outcome.body
         clients.pop().close()
         await settle()
         outcome = await ask_once(port, get("/info"))

@@ -6,81 +6,67 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert import Engine
 from packbert.service.library import job as bulk
 from packbert.service.library.bulk_command import main
 from packbert.service.library.client import Client
-from packbert.service.library.client_command import main as client_main
 from packbert.service.library.files import FileError
-from packbert.service.library.job import NOTE, Job, RequestFailed, run_job
+from packbert.service.library.job import NOTE, Job, run_job
 from packbert.service.settings import variables_with
 from tests.conftest import Serve
 
-ROWS = 20_000  # five parts, of which the first is written long before the last
-REFUSED = [7, 5000, 19_999]  # of the first part, the second and the last
+ROWS = 13_000  # four parts, of which the first is written long before the last
+REFUSED = [7, 5000, 12_999]  # of the first part, the second and the last
 TEXTS = ["" if row in REFUSED else f"dog {row % 977}" for row in range(ROWS)]
 
 
-def start(command: list[str], **variables: str) -> subprocess.Popen[str]:
-    clean = {
-        name: value for name, value in variables_with(**variables).items() if name[:5] != "BERT_" or name in variables
-    }
-    return subprocess.Popen([sys.executable, "-m", *command], env=clean, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_a_part(process: subprocess.Popen[str], folder: Path) -> None:
-    while not list(folder.glob("0*")) and process.poll() is None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+class Killed(NamedTuple):
+    folder: Path  # with in.txt and the parts of a job under BERT_POOLING=cls and --skip-errors, killed by SIGKILL
+    refusal: str  # of the same command while the job was under way
 
 
 @pytest.fixture(scope="module")
-def killed(bert_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with in.txt and the parts of a job under BERT_POOLING=cls and --skip-errors, killed by SIGKILL."""
+def killed(bert_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
     folder = tmp_path_factory.mktemp("killed")
     (folder / "in.txt").write_text("\n".join(TEXTS) + "\n", "utf-8")
-    command = ["packbert", "bulk", str(folder / "in.txt"), str(folder / "out.npy"), "--skip-errors"]
-    process = start(command, BERT_MODEL=str(bert_artifact), BERT_POOLING="cls")
-    wait_for_a_part(process, folder / "out.npy.parts")
-    kill(process)
+    command = [sys.executable, "-m", "packbert", "bulk", str(folder / "in.txt"), str(folder / "out.npy")]
+    variables = variables_with(BERT_MODEL=str(bert_artifact), BERT_POOLING="cls")
+    process = subprocess.Popen([*command, "--skip-errors"], env=variables, stderr=subprocess.PIPE)
+    while not list((folder / "out.npy.parts").glob("0*")) and process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+    process.send_signal(signal.SIGSTOP)  # it neither ends nor goes on
+    second = subprocess.run([*command, "--skip-errors"], env=variables, capture_output=True, text=True, check=False)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert (process.returncode, second.returncode) == (-signal.SIGKILL, 2)
     assert not (folder / "out.npy").exists()
-    return folder
-
-
-@contextmanager
-def restored(killed: Path) -> Iterator[Path]:
-    """The folder as the kill left it, before and after."""
-    kept = killed.with_name("kept")
-    shutil.copytree(killed, kept)
-    try:
-        yield killed
-    finally:
-        shutil.rmtree(killed)
-        shutil.copytree(kept, killed)  # with the times of the files: a changed one is another job's
-        shutil.rmtree(kept)
+    return Killed(folder, second.stderr)
 
 
 @pytest.fixture
-def job_folder(killed: Path, bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def job_folder(killed: Killed, bert_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder as the kill left it, before and after."""
     monkeypatch.setenv("BERT_MODEL", str(bert_artifact))
     monkeypatch.setenv("BERT_POOLING", "cls")
-    with restored(killed) as folder:
-        yield folder
+    kept = killed.folder.with_name("kept")
+    shutil.copytree(killed.folder, kept)
+    yield killed.folder
+    shutil.rmtree(killed.folder)
+    shutil.copytree(kept, killed.folder)  # with the times of the files: a changed one is another job's
+    shutil.rmtree(kept)
+
+
+def test_two_runs_do_not_share_an_output(killed: Killed) -> None:
+    assert "another run has" in killed.refusal
 
 
 def run(folder: Path, *options: str) -> int:
@@ -153,21 +139,6 @@ def test_an_other_artifact_file_size_of_parts_or_version_is_another_job(
     assert "its size was" in capsys.readouterr().err
 
 
-def test_two_runs_do_not_share_an_output_and_a_kill_releases_it(
-    job_folder: Path, bert_artifact: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["packbert", "bulk", str(job_folder / "in.txt"), str(job_folder / "other.npy"), "--skip-errors"]
-    first = start(command, BERT_MODEL=str(bert_artifact), BERT_POOLING="cls")
-    wait_for_a_part(first, job_folder / "other.npy.parts")
-    first.send_signal(signal.SIGSTOP)  # it neither ends nor goes on
-    arguments = [str(job_folder / "in.txt"), str(job_folder / "other.npy"), "--skip-errors"]
-    assert main(arguments) == 2
-    assert "another run has" in capsys.readouterr().err
-    kill(first)
-    assert main(arguments) == 3
-    assert np.isnan(np.load(job_folder / "other.npy")).all(axis=1).nonzero()[0].tolist() == REFUSED
-
-
 def test_a_job_without_a_finished_part_starts_again_with_other_options(
     bert_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,40 +150,22 @@ def test_a_job_without_a_finished_part_starts_again_with_other_options(
     assert main([*command, "--skip-errors"]) == 3
 
 
-@pytest.fixture
-def urls(serve: Serve, bert_artifact: Path) -> list[str]:
-    """Of two services, the second of which has another pooling."""
-    return [str(serve(bert_artifact, BERT_POOLING=pooling).base_url) for pooling in ("cls", "mean")]
-
-
 def test_a_server_that_changes_adds_no_part_to_a_running_job(
-    urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: httpx.Client, serve: Serve, bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    other = serve(bert_artifact, BERT_POOLING="mean")
     monkeypatch.setattr(bulk, "PART_ROWS", 16)
     source, output = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_text("\n".join(f"dog {row}" for row in range(4000)) + "\n", "utf-8")
-    with Client(urls[0], patience_seconds=0.0) as client:
+    with Client(str(server.base_url), patience_seconds=0.0) as client:
         kept: set[str] = set()
 
         def change_the_server(_: int) -> None:
             if found := {path.name for path in (tmp_path / "out.npy.parts").glob("0*")}:
-                client._http.base_url = httpx.URL(urls[1])  # as behind a balancer
+                client._http.base_url = other.base_url  # as behind a balancer
                 kept.update(found)
 
         with pytest.raises(FileError, match='pooling was "cls" and is "mean"'):
             run_job(Job(task="embed", source=source, output=output), client, on_rows=change_the_server)
     assert {path.name for path in (tmp_path / "out.npy.parts").glob("0*")} == kept
     assert not output.exists()
-
-
-def test_a_refused_key_is_no_refused_row(
-    bert_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, output = tmp_path / "in.txt", tmp_path / "out.npy"
-    source.write_text("my dog\n", "utf-8")
-    with ServiceProcess({"BERT_MODEL": str(bert_artifact), "BERT_API_KEY": "secret"}) as server:
-        assert client_main(["embed", str(source), "-o", str(output), "--skip-errors", "--url", server.url]) == 1
-    assert "packbert client: this server requires `Authorization: Bearer KEY`" in capsys.readouterr().err
-    assert not output.exists()
-    with Client("http://127.0.0.1:1", patience_seconds=0.0) as client, pytest.raises(RequestFailed, match="/info"):
-        client.info()
