@@ -1,6 +1,5 @@
 """What tests share: checkpoints exported once per session, and one real server process on the golden BERT."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -15,7 +14,7 @@ import pytest
 from packbert.model_export.artifact import cpu
 from packbert.model_export.artifact.manifest import MANIFEST, Manifest
 from packbert.model_export.export import export
-from tests import sentence_transformers
+from tests import checkpoints
 from tests.export.goldens import Artifact
 from tests.export.kept import alone, digest, folder_of_this_exporter
 from tests.paths import GOLDEN, SAMPLE
@@ -29,7 +28,7 @@ hypothesis.settings.load_profile("any machine")  # a busy one is slow, which is 
 
 @pytest.fixture(scope="session")
 def exported(pytestconfig: pytest.Config) -> Callable[..., Artifact]:
-    """The artifact of a golden checkpoint, as "bert" or "sentence-transformers/mean", or of the sample.
+    """The artifact of a golden checkpoint, as "bert" or "zero-shot/bert", or of the sample.
 
     Tests do not change it. Kept in pytest's cache under a digest of all that the export depends on; several workers may
     ask for one at once.
@@ -39,16 +38,16 @@ def exported(pytestconfig: pytest.Config) -> Callable[..., Artifact]:
 
     @cache
     def artifact(name: str, precision: str = "fp32") -> Artifact:
-        source, of_sentences = SAMPLE if name == "sample" else GOLDEN / name, name.startswith("sentence-transformers/")
-        files = [*source.rglob("*"), *((GOLDEN / "bert").rglob("*") if of_sentences else ())]
+        source, base = SAMPLE if name == "sample" else GOLDEN / name, checkpoints.base_of(name)
+        files = [*source.rglob("*"), *((GOLDEN / base).rglob("*") if base else ())]
         folder = root / f"{name.replace('/', '-')}-{precision}-{digest(files)}"
         with alone(folder), pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as made:
             if (folder / "cpu" / MANIFEST).exists():  # the export writes its folder whole or not at all
                 return Artifact(folder / "cpu", Manifest.read(folder / "cpu"))
             if precision == cpu.BF16:  # computed right on all processors, only not fast
                 patch.setattr(cpu, "_flags", lambda: {"avx512_bf16"})
-            if of_sentences:
-                source = sentence_transformers.checkpoint(source.name, Path(made) / source.name)
+            if base:
+                source = checkpoints.checkpoint(name, Path(made) / source.name)
             return Artifact(folder / "cpu", export(source, folder, precision=precision))
 
     return artifact
@@ -92,13 +91,9 @@ def tagger(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
 
 
 @pytest.fixture(scope="session")
-def entailment(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> httpx.Client:
-    """The golden classifier with the labels of entailment."""
-    folder = tmp_path_factory.mktemp("entailment")
-    shutil.copytree(GOLDEN / "bert-labels", folder / "checkpoint")
-    shutil.copy(GOLDEN / "zero-shot" / "bert" / "config.json", folder / "checkpoint")
-    export(folder / "checkpoint", folder / "artifact")
-    return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
+def entailment(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+    """A classifier with the labels of entailment."""
+    return serve(exported("zero-shot/bert").root, BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(scope="session")

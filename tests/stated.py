@@ -1,12 +1,11 @@
 """Checkpoints whose files state a fact in several places, and what the libraries read there (golden/stated.json)."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import multi_vectors
+from tests.checkpoints import checkpoint
 from tests.paths import GOLDEN
 
 FILE = GOLDEN / "stated.json"
@@ -15,10 +14,8 @@ MODULES = "modules.json"  # the place that is no key: whether sentence-transform
 
 def build(fact: Mapping[str, Any], values: Sequence[Any], folder: Path) -> Path:
     """The golden checkpoint `base` with these values at the `places`, file and path of keys; null: not stated."""
-    if fact["base"] in multi_vectors.NAMES:
-        multi_vectors.checkpoint(fact["base"], folder)
-    else:
-        shutil.copytree(GOLDEN / fact["base"], folder)
+    base = fact["base"]
+    checkpoint(base if (GOLDEN / base).exists() else f"multi-vectors/{base}", folder)
     for place, value in [*fact["common"].items(), *zip(fact["places"], values, strict=True)]:
         file, _, keys = place.partition(" ")
         path = folder / file

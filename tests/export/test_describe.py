@@ -1,7 +1,6 @@
 """`describe` reports what a checkpoint or an artifact is; an artifact says which model it was made of."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,16 @@ from safetensors.numpy import load_file, save_file
 from packbert.model_export.__main__ import main
 from packbert.model_export.artifact.manifest import MANIFEST, WEIGHTS, Identity, Manifest
 from packbert.model_export.checkpoint import Checkpoint
-from tests import multi_vectors, sentence_transformers
+from tests.checkpoints import checkpoint
 from tests.export.goldens import changed
 from tests.paths import GOLDEN, SAMPLE
 
 NOT_FINITE = "holds NaN or infinite values: the checkpoint is damaged"
 RESULTS = "model-index:\n- name: e5\n  results:\n" + "  - license: none\n    value: 1\n" * 20_000  # 600 kB
-REFUSED: dict[str, tuple[Callable[[str, Path], Path], str, str]] = {  # checkpoint -> a weight that is NaN in it, reason
-    "mean": (sentence_transformers.checkpoint, "model.safetensors bert.encoder.layer.1.output.dense.bias", NOT_FINITE),
-    "dense": (sentence_transformers.checkpoint, "2_Dense/model.safetensors linear.weight", NOT_FINITE),
-    "stanford": (multi_vectors.checkpoint, "model.safetensors linear.weight", NOT_FINITE),
-    "pylate": (multi_vectors.checkpoint, "", "marks texts with '[Q] ', and its tokenizer has no such token"),
+NAN: dict[str, tuple[str, str]] = {  # checkpoint -> file and name of a weight that is NaN in it
+    "sentence-transformers/mean": ("model.safetensors", "bert.encoder.layer.1.output.dense.bias"),
+    "sentence-transformers/dense": ("2_Dense/model.safetensors", "linear.weight"),
+    "multi-vectors/stanford": ("model.safetensors", "linear.weight"),
 }
 
 
@@ -71,21 +69,15 @@ def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureF
     assert "weights that are not supported: bert.encoder.layer.2" in refused[1]
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", NAN)
 def test_what_an_export_refuses_is_refused(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    make, weight, reason = REFUSED[name]
-    folder = make(name, tmp_path / "checkpoint")
-    if weight:
-        file, _, key = weight.partition(" ")
-        weights = load_file(folder / file)
-        weights[key][..., 0] = np.nan
-        save_file(weights, folder / file)
-    else:
-        settings = folder / "config_sentence_transformers.json"
-        settings.write_text(settings.read_text("utf-8").replace('"query_prefix": "x", ', ""), "utf-8")
-    assert reason in described(folder, capsys, code=2)["refused"]
+    folder, (file, weight) = checkpoint(name, tmp_path / "checkpoint"), NAN[name]
+    weights = load_file(folder / file)
+    weights[weight][..., 0] = np.nan
+    save_file(weights, folder / file)
+    assert NOT_FINITE in described(folder, capsys, code=2)["refused"]
     assert main([str(folder), str(tmp_path / "artifact")]) == 2
-    assert reason in capsys.readouterr().err
+    assert NOT_FINITE in capsys.readouterr().err
 
 
 def test_the_report_has_five_digits_of_the_cosine_and_its_meaning(

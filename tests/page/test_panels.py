@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from packbert.model_export.export import export
-from tests import multi_vectors
 from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.page.browser import VIEWS, Shown, View, show
 from tests.page.conftest import Open
+from tests.paths import GOLDEN
 
 Kinds = Callable[[str], httpx.Client]
 LEAST_WEIGHT = 0.02  # of a line
@@ -38,7 +37,7 @@ RANKED: dict[str, tuple[str, dict[str, str], str, dict[str, Any]]] = {  # panel 
     ),
 }
 KINDS = ["bundled", "classifier", "tagger", "entailment", "bert-choices", "bert-spans"]
-KINDS += ["cross_encoder", "stanford", "bge-m3"]
+KINDS += ["cross_encoder", "multi-vectors/stanford", "multi-vectors/bge-m3"]
 
 
 @pytest.fixture(scope="module")
@@ -56,22 +55,16 @@ def shown(pages: dict[View, Shown], view: View) -> Iterator[Shown]:
 
 
 @pytest.fixture(scope="module")
-def kinds(
-    request: pytest.FixtureRequest, exported: Callable[..., Artifact], tmp_path_factory: pytest.TempPathFactory
-) -> Kinds:
+def kinds(request: pytest.FixtureRequest, exported: Callable[..., Artifact]) -> Kinds:
     """A service with a model of a kind: the name of a fixture, or of a golden checkpoint."""
 
     @cache
     def of_kind(name: str) -> httpx.Client:
         serve: Serve = request.getfixturevalue("serve")
-        if name.startswith("bert-"):
+        if (GOLDEN / name).is_dir():
             return serve(exported(name).root, BERT_TOKEN_BUDGET="256")
-        if name not in multi_vectors.NAMES:
-            found: httpx.Client = request.getfixturevalue(name)
-            return found
-        folder = tmp_path_factory.mktemp(name)
-        export(multi_vectors.checkpoint(name, folder / "checkpoint"), folder / "artifact")
-        return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
+        found: httpx.Client = request.getfixturevalue(name)
+        return found
 
     return of_kind
 
@@ -409,7 +402,7 @@ def test_choices_and_labels_of_ones_own_are_ranked(opened: Open, view: View, pan
     shown.assert_accessible()
 
 
-@pytest.mark.parametrize("kind", ["cross_encoder", "stanford", "bge-m3"])
+@pytest.mark.parametrize("kind", ["cross_encoder", "multi-vectors/stanford", "multi-vectors/bge-m3"])
 def test_texts_are_reranked(opened: Open, kind: str, kinds: Kinds) -> None:
     server = kinds(kind)
     shown = opened(server=server, panel="rerank")
@@ -443,4 +436,4 @@ def test_every_panel_of_a_model_opens_in_both_languages(opened: Open, kind: str,
             assert re.findall("NaN|undefined|object Object", page.locator(f"#panel-{name}").inner_text()) == []
             expect(page.locator(f"#panel-{name} .error")).to_have_count(0)
             page.locator("#language").click()
-    assert page.locator(".tabs a[href='#similar']").count() == (kind != "stanford")  # its texts have many vectors
+    assert page.locator(".tabs a[href='#similar']").count() == ("stanford" not in kind)  # its texts have many vectors

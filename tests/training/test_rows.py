@@ -21,7 +21,6 @@ from training.data.batches import (
     Packer,
     Rows,
     SequenceSampler,
-    lay_out,
     word_starts,
 )
 from training.data.corpus import Array, Source, continuing_pieces
@@ -165,15 +164,6 @@ def test_a_single_sentence_has_no_label(sources: list[Source]) -> None:
         assert sequence.label == IGNORE
         assert len(sequence.second) == 0
         assert len(sequence) <= left
-
-
-def test_a_sequence_is_laid_out_with_its_special_tokens() -> None:
-    ids, segments = lay_out(PackedSequence(first=np.array([7, 8]), second=np.array([9]), label=IS_NEXT))
-    assert ids.tolist() == [CLS, 7, 8, SEP, 9, SEP]
-    assert segments.tolist() == [0, 0, 0, 0, 1, 1]
-    ids, segments = lay_out(PackedSequence(first=np.array([7, 8]), second=np.array([], dtype=int), label=IGNORE))
-    assert ids.tolist() == [CLS, 7, 8, SEP]
-    assert segments.tolist() == [0, 0, 0, 0]
 
 
 def test_the_tokens_of_a_word_share_the_column_of_its_first() -> None:

@@ -16,7 +16,7 @@ from packbert.model_export.artifact.manifest import Manifest
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.sentence import sentence_model
-from tests import sentence_transformers
+from tests.checkpoints import checkpoint
 from tests.paths import GOLDEN
 
 RANK = 4
@@ -150,7 +150,7 @@ def test_modules_and_tokenizer_beside_an_adapter_replace_the_bases(tmp_path: Pat
     arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), name)
     adapter = write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays)
     assert Checkpoint(adapter).tokenizer_folder == GOLDEN / "bert"
-    whole = sentence_transformers.checkpoint("prompts", tmp_path / "whole")
+    whole = checkpoint("sentence-transformers/prompts", tmp_path / "whole")
     ignored = shutil.ignore_patterns("config.json", "model.safetensors")
     for path in whole.iterdir():  # what sentence-transformers saves, without the encoder of the base
         if path.is_dir():

@@ -13,8 +13,8 @@ from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from packbert.model_export.facts import ENCODER_CONFIG
 from packbert.model_export.sentence import SentenceModel, sentence_model
-from tests import multi_vectors, sentence_transformers
-from tests.export.goldens import edit, sentence_transformers_checkpoint, write_json
+from tests.checkpoints import checkpoint
+from tests.export.goldens import Exported, edit, sentence_transformers_checkpoint, write_json
 from tests.paths import GOLDEN
 
 WIDTH = 32
@@ -170,15 +170,14 @@ def test_damaged_files_are_refused(tmp_path: Path, case: str) -> None:
     ],
 )
 def test_a_weight_of_another_shape_or_none_is_refused(tmp_path: Path, stated: dict[str, Any], sentence: str) -> None:
-    folder = sentence_transformers.checkpoint("dense", tmp_path / "checkpoint")
+    folder = checkpoint("sentence-transformers/dense", tmp_path / "checkpoint")
     edit(folder / "2_Dense" / "config.json", **stated)
     with pytest.raises(ExportError, match=sentence):
         read(folder)
 
 
-def test_the_manifest_says_how_the_vectors_are_made(tmp_path: Path) -> None:
-    folder = sentence_transformers.checkpoint("without-prompt", tmp_path / "checkpoint")
-    manifest = export(folder, tmp_path / "artifact")
+def test_the_manifest_says_how_the_vectors_are_made(exported: Exported) -> None:
+    manifest = exported("sentence-transformers/without-prompt").manifest
     assert manifest.embedding.pooling == "sentence"
     assert manifest.embedding.modules[0].endswith("lasttoken, without the prompt)")
     assert manifest.embedding.dimensions == 6 * WIDTH
@@ -188,31 +187,9 @@ def test_the_manifest_says_how_the_vectors_are_made(tmp_path: Path) -> None:
     assert manifest.verification["sentence_max_abs_error"] < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("stated", "own", "expected"), [(16, 512, 16), (64, 32, 64), (9999, 512, 144), (None, 32, 32), (None, 512, 144)]
-)
-def test_the_length_limit_is_max_seq_length_before_the_tokenizers(
-    tmp_path: Path, stated: int | None, own: int, expected: int
-) -> None:
-    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": stated})
-    edit(folder / "tokenizer_config.json", model_max_length=own)
-    assert export(folder, tmp_path / "artifact").max_tokens == expected
-
-
-@pytest.mark.parametrize(("lowers", "count"), [(True, 1), (False, 0)])
-def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Path, lowers: bool, count: int) -> None:
-    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
-    edit(folder / "tokenizer_config.json", do_lower_case=False)
-    write_json(folder / "sentence_bert_config.json", {"do_lower_case": lowers})
-    export(folder, tmp_path / "artifact")
-    written = (tmp_path / "artifact" / "cpu" / "tokenizer.json").read_text("utf-8")
-    assert written.count('"Lowercase"') == count
-
-
 @pytest.mark.parametrize("of_classifier", [False, True])
 def test_options_of_loading_that_change_an_answer_are_refused_by_name(tmp_path: Path, of_classifier: bool) -> None:
-    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    folder = checkpoint("sentence-transformers/mean", tmp_path / "checkpoint")
     if of_classifier:
         write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     for options, named in (
@@ -232,14 +209,14 @@ def test_options_of_loading_that_change_an_answer_are_refused_by_name(tmp_path: 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
 def test_the_limit_is_read_under_the_names_of_all_versions(tmp_path: Path, family: str) -> None:
-    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    folder = checkpoint("sentence-transformers/mean", tmp_path / "checkpoint")
     (folder / "sentence_bert_config.json").unlink()
     write_json(folder / f"sentence_{family}_config.json", {"max_seq_length": 17})
     assert Checkpoint(folder).files[ENCODER_CONFIG] == {"max_seq_length": 17}
 
 
 def test_a_crossencoders_default_prompt_is_refused_with_a_solution(tmp_path: Path) -> None:
-    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    folder = checkpoint("sentence-transformers/mean", tmp_path / "checkpoint")
     settings = {"model_type": "CrossEncoder", "prompts": {"ask": "ask: "}, "default_prompt_name": "ask"}
     write_json(folder / "config_sentence_transformers.json", settings)
     with pytest.raises(ExportError, match="'ask: ' is not added to pairs here: remove it there, and send the prompt"):
@@ -250,7 +227,7 @@ def test_a_crossencoders_default_prompt_is_refused_with_a_solution(tmp_path: Pat
 
 @pytest.mark.parametrize("root", [None, {"__version__": "1.0"}])
 def test_the_old_layout_is_read_and_keeps_the_checkpoints_name(tmp_path: Path, root: object) -> None:
-    folder = sentence_transformers.checkpoint("old-layout", tmp_path / "checkpoint")
+    folder = checkpoint("sentence-transformers/old-layout", tmp_path / "checkpoint")
     assert not (folder / "config.json").exists()
     if root is not None:  # sentence-transformers before 2.0 wrote one of its own
         write_json(folder / "config.json", root)
@@ -261,7 +238,7 @@ def test_the_old_layout_is_read_and_keeps_the_checkpoints_name(tmp_path: Path, r
 
 
 def test_the_sides_of_a_colbert_are_in_the_manifest(tmp_path: Path) -> None:
-    source = multi_vectors.checkpoint("stanford", tmp_path / "checkpoint")
+    source = checkpoint("multi-vectors/stanford", tmp_path / "checkpoint")
     edit(source / SETTINGS["stanford"], ["doc_maxlen"], mask_punctuation=False)
     manifest = export(source, tmp_path / "artifact")
     zero, one = 23, 24  # the ids of its markers
@@ -274,10 +251,10 @@ def test_the_sides_of_a_colbert_are_in_the_manifest(tmp_path: Path) -> None:
     assert "multi" in str(describe_checkpoint(source))
 
 
-def test_bge_m3s_weights_are_verified_and_its_files_are_the_checkpoints(tmp_path: Path) -> None:
-    source = multi_vectors.checkpoint("bge-m3", tmp_path / "checkpoint")
+def test_bge_m3s_weights_are_verified_and_its_files_are_the_checkpoints(tmp_path: Path, exported: Exported) -> None:
+    source = checkpoint("multi-vectors/bge-m3", tmp_path / "checkpoint")
     assert {"colbert_linear.pt", "sparse_linear.pt"} <= {path.name for path in checkpoint_files(source)}
-    manifest = export(source, tmp_path / "artifact")
+    manifest = exported("multi-vectors/bge-m3").manifest
     assert {"multi", "token_weights", "sparse"} <= {*manifest.heads}
     assert manifest.sparse == "token_weights"
     assert (manifest.embedding.pooling, manifest.embedding.normalize) == ("cls", True)
@@ -291,11 +268,12 @@ def test_bge_m3s_weights_are_verified_and_its_files_are_the_checkpoints(tmp_path
         ("stanford", {"doc_maxlen": 2}, "sets document_length to 2; it must be a value like 180"),
         ("stanford", {"similarity": "l2"}, "sets similarity to 'l2'; only 'cosine' is computed"),
         ("stanford", {"doc_token_id": "[unused1]"}, r"marks texts with '\[unused1\]', and its tokenizer has no such"),
+        ("pylate", {"query_prefix": None}, r"marks texts with '\[Q\] ', and its tokenizer has no such token"),
         ("pylate", {"query_length": 10}, "filled up to 10 tokens .* in family modernbert that is computed up to 9"),
     ],
 )
 def test_what_is_not_computed_is_refused(name: str, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    source = multi_vectors.checkpoint(name, tmp_path / "checkpoint")
+    source = checkpoint(f"multi-vectors/{name}", tmp_path / "checkpoint")
     edit(source / SETTINGS[name], **settings)
     with pytest.raises(ExportError, match=message):
         export(source, tmp_path / "artifact")

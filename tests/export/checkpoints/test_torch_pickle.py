@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,12 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
-from packbert.model_export.export import export
 from packbert.model_export.torch_pickle import MAX_PICKLE_BYTES, read_tensors
-from tests.export.goldens import expected, request, run
 from tests.paths import GOLDEN
 
 PICKLES = GOLDEN / "pickles"  # written by torch.save, with the arrays in arrays.npz
@@ -59,15 +55,6 @@ def test_every_tensor_of_both_formats_is_the_one_that_torch_stored(how: str) -> 
         array = weight.load()
         assert (weight.shape, array.dtype) == (want[name].shape, np.dtype(np.float32)), name
         np.testing.assert_array_equal(array, want[name], err_msg=name)
-
-
-def test_a_pickle_gives_its_safetensors_vectors_without_torch(bert: Path, tmp_path: Path) -> None:
-    manifest = export(bert, tmp_path / "artifact")
-    assert manifest.heads == ("cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "attention")
-    rows = run(tmp_path / "artifact" / "cpu" / MODEL, [request(s, ["cls"], 1) for s in expected("bert")])
-    for row, want in zip(rows, expected("bert"), strict=True):
-        assert np.abs(row["cls"][0] - want["hidden"][0]).max() <= 1e-5
-    assert "torch" not in sys.modules
 
 
 def test_shards_of_pickles_are_read(bert: Path) -> None:

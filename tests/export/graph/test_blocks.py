@@ -19,10 +19,7 @@ from packbert.model_export.families import FAMILIES
 LENGTHS = (600, 300, 40, 17, 260, 150, 3, 64)
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 JINA, JINA_OF_CODE = FAMILIES["jina_bert"].parts, FAMILIES["jina_bert_code"].parts
-KINDS = {  # of the layers
-    "the last layer is global": [GLOBAL, LOCAL, LOCAL, GLOBAL],
-    "the last layer is local": [LOCAL, GLOBAL, LOCAL],
-}
+LAST_GLOBAL, LAST_LOCAL = [GLOBAL, LOCAL, LOCAL, GLOBAL], [LOCAL, GLOBAL, LOCAL]  # the kinds of the layers
 
 
 def checkpoint(folder: Path, *, heads: int, window: int, kinds: list[str], hidden: int = 128) -> Path:
@@ -81,12 +78,20 @@ def checkpoint_of_jina(folder: Path, names: Mapping[str, str], heads: int) -> Pa
     return folder
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize(("heads", "window", "hidden"), [(2, 128, 128), (2, 128, 256), (16, 20, 128), (2, 300, 128)])
+@pytest.mark.parametrize(
+    ("heads", "window", "hidden", "kinds"),
+    [
+        (2, 128, 256, LAST_GLOBAL),
+        (16, 20, 128, LAST_GLOBAL),
+        (2, 300, 128, LAST_GLOBAL),
+        (2, 128, 128, LAST_LOCAL),
+        (16, 20, 128, LAST_LOCAL),
+    ],
+)
 def test_long_texts_have_the_references_states_alone_and_in_a_batch(
-    heads: int, window: int, hidden: int, kinds: str, tmp_path: Path
+    heads: int, window: int, hidden: int, kinds: list[str], tmp_path: Path
 ) -> None:
-    folder = checkpoint(tmp_path / "checkpoint", heads=heads, window=window, hidden=hidden, kinds=KINDS[kinds])
+    folder = checkpoint(tmp_path / "checkpoint", heads=heads, window=window, hidden=hidden, kinds=kinds)
     check_long_texts(folder, tmp_path)
 
 

@@ -11,12 +11,12 @@ from packbert.model_export.build import build_graph
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.families import architecture_of
 from packbert.model_export.graph.builder import GraphBuilder
-from tests import sentence_transformers
+from tests.checkpoints import checkpoint, names_in
 from tests.export.goldens import NAMES, edit
 from tests.export.graph.cuda_kernels import KERNELS, NodeKind, node_kinds
 from tests.paths import GOLDEN
 
-MODULES = sentence_transformers.NAMES
+MODULES = names_in("sentence-transformers")
 ON_HOST = {"Shape", "Size"}  # their results are in the host's memory, and ONNX Runtime computes with them there
 
 
@@ -24,11 +24,11 @@ def without_kernel(kinds: set[NodeKind]) -> set[NodeKind]:
     return {kind for kind in kinds if not any(kernel.takes(kind) for kernel in KERNELS)}
 
 
-def kinds_of_graphs(checkpoint: Path, *, packed: bool) -> set[NodeKind]:
+def kinds_of_graphs(folder: Path, *, packed: bool) -> set[NodeKind]:
     """Of the model's graph, whose attention is `packed` or in rows, and that of the attention; in both precisions."""
     kinds: set[NodeKind] = set()
     for precision in ("fp32", "fp16"):
-        built = build_graph(Checkpoint(checkpoint), precision, "cuda")
+        built = build_graph(Checkpoint(folder), precision, "cuda")
         model, attention = (node_kinds(one) for one in (built.graph, built.attention))
         operators = {kind.operator for kind in model}
         assert ("PackedMultiHeadAttention" in operators) == packed
@@ -37,9 +37,9 @@ def kinds_of_graphs(checkpoint: Path, *, packed: bool) -> set[NodeKind]:
     return kinds
 
 
-def with_narrow_heads(checkpoint: Path, folder: Path) -> Path:
-    """The checkpoint with heads of 4 channels, which the packed kernels do not take."""
-    shutil.copytree(checkpoint, folder)
+def with_narrow_heads(source: Path, folder: Path) -> Path:
+    """The checkpoint `source` with heads of 4 channels, which the packed kernels do not take."""
+    shutil.copytree(source, folder)
     for path in folder.rglob("config.json"):
         config = json.loads(path.read_text("utf-8"))
         edit(path, **{key: config[key] * 2 for key in ("num_attention_heads", "n_heads") if key in config})
@@ -54,7 +54,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[NodeKind]]:
     """
     root = tmp_path_factory.mktemp("checkpoints")
     folders = {name: GOLDEN / name for name in NAMES}
-    folders |= {f"with {name}": sentence_transformers.checkpoint(name, root / name) for name in MODULES}
+    folders |= {name: checkpoint(name, root / name) for name in MODULES}
     found = {}
     for name, folder in folders.items():
         if architecture_of(Checkpoint(folder).config).positional:  # always in rows
@@ -65,7 +65,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[NodeKind]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*NAMES, *(f"with {name}" for name in MODULES)])
+@pytest.mark.parametrize("name", [*NAMES, *MODULES])
 def test_every_node_has_a_kernel(name: str, kinds: dict[str, set[NodeKind]]) -> None:
     assert without_kernel(kinds[name]) == set()
 

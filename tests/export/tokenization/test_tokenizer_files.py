@@ -104,12 +104,6 @@ def test_tokenizer_config_overrides_tokenizer_json(settings: dict[str, bool], tm
     assert followed != usual
 
 
-def test_a_generic_tokenizer_class_ignores_tokenizer_config(tmp_path: Path) -> None:
-    usual = read(tmp_path / "usual", "bert-labels").tokenizer.encode(TEXT).tokens
-    generic = read(tmp_path / "generic", "bert-labels", do_lower_case=False, tokenizer_class="PreTrainedTokenizerFast")
-    assert generic.tokenizer.encode(TEXT).tokens == usual
-
-
 def test_a_prefix_space_is_added_if_tokenizer_config_sets_it(tmp_path: Path) -> None:
     found = [
         read(tmp_path / name, name, add_prefix_space=True).tokenizer.encode("The").tokens
@@ -209,14 +203,6 @@ def test_both_texts_of_a_pair_have_type_0_without_transformers_types(
     assert cleared.encode("the cat").ids == usual.encode("the cat").ids
     stated = settings | {"model_input_names": ["input_ids", "token_type_ids"]}  # they count more than the class
     assert any(read(tmp_path / "stated", "bert", **stated).tokenizer.encode("a", "b").type_ids)
-
-
-@pytest.mark.parametrize(
-    ("settings", "most"),
-    [({"max_len": 10}, 10), ({"max_len": 10, "model_max_length": 20}, 20), ({"max_len": 999}, 144)],
-)
-def test_max_len_is_the_old_name_of_model_max_length(settings: dict[str, int], most: int, tmp_path: Path) -> None:
-    assert read(tmp_path, "bert", **settings).max_tokens == most
 
 
 def test_a_truncation_side_that_is_not_the_default_is_reported(tmp_path: Path) -> None:

@@ -126,17 +126,6 @@ def overwrite(weights: Path) -> None:
         file.write(np.full(weights.stat().st_size // 4, 0.5, np.float32).tobytes())
 
 
-def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(own_artifact: Path) -> None:
-    weights = own_artifact / "cpu" / "model.onnx.data"
-    with running(settings_for(own_artifact)) as (_, client):
-        before = client.post("/embed", json=TEXT).content
-        for change in (overwrite, lambda file: os.truncate(file, 0)):
-            change(weights)
-            for _ in range(5):
-                assert client.post("/embed", json=TEXT).content == before
-            assert client.get("/ready").status_code == 200
-
-
 def test_wrong_answers_from_a_shared_file_are_503_after_a_check(own_artifact: Path, tmp_path: Path) -> None:
     with running(settings_for(own_artifact, BERT_WORKERS="2", BERT_CACHE=str(tmp_path / "cache"))) as (_, client):
         assert client.post("/embed", json=TEXT).status_code == 200

@@ -124,16 +124,3 @@ def test_a_model_that_cannot_be_served_ends_the_start_before_downloads(
     ended = fail_to_serve(settings | hub.variables(tmp_path / "hub"))
     assert (ended.returncode, hub.requests) == (2, [])
     assert fault in ended.stderr
-
-
-@pytest.mark.usefixtures("variables")
-def test_a_broken_download_leaves_nothing_and_the_next_one_continues(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    monkeypatch.setattr(hub, "cut", "model.safetensors")
-    with pytest.raises(ModelError, match="could not be downloaded"):
-        prepare_artifact(*wanted(REPOSITORY), Cache(tmp_path / "cache"))
-    assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr(hub, "cut", "")
-    assert prepare_artifact(*wanted(REPOSITORY), Cache(tmp_path / "cache")).is_dir()

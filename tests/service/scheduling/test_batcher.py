@@ -36,12 +36,6 @@ from tests.service.scheduling.serving import PER_CORE, ask, numbers, outcomes, s
 
 
 @played
-async def test_each_request_gets_its_own_rows_in_its_own_order(time: FakeTime) -> None:
-    async with serving(FakeRunner(), time) as batcher:
-        assert await outcomes(ask(batcher, 1, 2, 3), ask(batcher, 7), ask(batcher, 9, 8)) == [[1, 2, 3], [7], [9, 8]]
-
-
-@played
 async def test_only_a_full_batch_is_prepared_while_another_runs(time: FakeTime) -> None:
     runner = FakeRunner(held=True)
     async with serving(runner, time, make_queue(token_budget=8), concurrency=Concurrency(2)) as batcher:

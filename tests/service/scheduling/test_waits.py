@@ -1,19 +1,15 @@
 """How long requests wait in a simulation of the device: no longer than promised, nor beside a large one in chunks."""
 
-import asyncio
 import heapq
 import re
 from collections.abc import Sequence
-from statistics import mean
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from packbert.service.scheduling.watchdog import RequestCounts
-from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, submit
-from tests.service.scheduling.serving import serving
+from tests.service.fakes import make_queue
 from tests.service.scheduling.simulation import Arrival, Simulation, poisson
 
 RATE, BUDGET, LIMIT = 6000.0, 128, 10.0
@@ -263,49 +259,3 @@ def test_chunks_of_wrongly_estimated_requests_end_in_p99_when_whole_ones_do() ->
     assert chunked_p99 <= 1.02 * whole_p99
     small_whole, small_chunked = np.mean([(a.seconds, b.seconds) for a, b in ended if len(a.lengths) <= 4], axis=0)
     assert small_chunked <= 1.02 * small_whole
-
-
-SLOW_RATE, SMALL_BUDGET, LONGEST = 100.0, 16, 8  # tokens a second, of a batch, of a sequence
-SPLIT = 32  # texts of a client's requests that do the same work
-SMALL_BATCH = (SMALL_BUDGET + LONGEST) / SLOW_RATE  # seconds of a batch
-
-
-def waits_beside(lengths: Sequence[int], arrivals: Sequence[tuple[float, int]], *, split: bool) -> list[float]:
-    """Seconds that each small request takes beside the large work, which begins at 1 s: a request in chunks, or small
-    requests one after another."""
-    seconds: list[float] = []
-
-    async def story(time: FakeTime) -> None:
-        async def small(at: float, length: int) -> None:
-            await asyncio.sleep(at)
-            await submit(batcher, [sequence(0, length)], timeout_seconds=1e6)
-            seconds.append(time.now - at)
-
-        async def large() -> None:
-            await asyncio.sleep(1.0)
-            work = [sequence(number, length) for number, length in enumerate(lengths)]
-            for first in range(0, len(work), SPLIT if split else len(work)):
-                some = work[first : first + SPLIT] if split else work
-                rows = (await submit(batcher, some, step=4, timeout_seconds=1e6)).rows
-                assert [int(row["cls"][0]) for row in rows] == [*range(first, first + len(some))]
-
-        queue = make_queue(token_budget=SMALL_BUDGET, max_tokens=10_000)
-        async with serving(FakeRunner(seconds_per_token=1 / SLOW_RATE), time, queue) as batcher:
-            await asyncio.gather(large(), *(small(*one) for one in arrivals))
-            sent = len(arrivals) + (-(-len(lengths) // SPLIT) if split else 1)
-            assert batcher.counts == RequestCounts(received=sent, answered=sent)
-
-    play(story)
-    return seconds
-
-
-@settings(max_examples=25)
-@given(seed=st.integers(0, 2**32 - 1), load=st.sampled_from([0.1, 0.5, 0.9]), texts=st.integers(150, 400))
-def test_small_requests_wait_no_longer_beside_a_large_one(seed: int, load: float, texts: int) -> None:
-    draw = np.random.default_rng(seed)
-    lengths = draw.integers(1, LONGEST + 1, texts).tolist()
-    gaps = draw.exponential((LONGEST + 1) / 2 / (load * SLOW_RATE), int(20 * load * SLOW_RATE / LONGEST))
-    arrivals = list(zip(np.cumsum(gaps).tolist(), draw.integers(1, LONGEST + 1, len(gaps)).tolist(), strict=True))
-    beside_one, beside_many = (waits_beside(lengths, arrivals, split=split) for split in (False, True))
-    assert mean(beside_one) <= mean(beside_many) + SMALL_BATCH
-    assert max(beside_one) <= max(beside_many) + 4 * SMALL_BATCH

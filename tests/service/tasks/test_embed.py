@@ -13,28 +13,40 @@ from safetensors.numpy import load_file, save_file
 
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
-from packbert.service.errors import Invalid, NoSuchHead
+from packbert.service.errors import Invalid
 from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.defaults import describe_defaults, embedding_defaults, root_task
 from packbert.service.tasks.embed import embed, similarity
 from packbert.service.tasks.flow import Read, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest, NspRequest, RerankFields, SimilarityRequest
 from packbert.service.tasks.pairs import nsp, rerank, score_pairs
-from tests import sentence_transformers
+from tests.checkpoints import checkpoint, names_in
 from tests.conftest import Serve
-from tests.export.goldens import Exported, changed
+from tests.export.goldens import Exported, answers, changed
 from tests.service.in_process import open_tasks
 
+KIND = "sentence-transformers"
+NAMES = names_in(KIND)
 SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.99}  # of 32 channels with random weights
 Ask = Callable[..., Any]
 
 
 @contextmanager
-def asking(folder: Path, **settings: str) -> Iterator[Ask]:
+def opened(artifact: Path, **settings: str) -> Iterator[Tasks]:
+    chosen = Settings.from_environment({"BERT_MODEL": str(artifact), "BERT_TRUNCATE": "true"} | settings)
+    with open_tasks(open_artifact(artifact), chosen) as tasks:
+        yield tasks
+
+
+def answer(tasks: Tasks, read: Read, request: object) -> Any:
+    return asyncio.run(answer_request(tasks, read, request)).value
+
+
+@contextmanager
+def asking(artifact: Path, **settings: str) -> Iterator[Ask]:
     """A function that sends /embed a body and returns the vectors [inputs, dimensions]."""
-    chosen = Settings.from_environment({"BERT_MODEL": str(folder), "BERT_TRUNCATE": "true"} | settings)
-    with open_tasks(open_artifact(folder), chosen) as tasks:
-        yield lambda **body: asyncio.run(answer_request(tasks, embed, EmbedRequest(**body))).value
+    with opened(artifact, **settings) as tasks:
+        yield lambda **body: answer(tasks, embed, EmbedRequest.model_validate(body))
 
 
 def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
@@ -44,17 +56,17 @@ def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [*((name, "fp32") for name in sentence_transformers.NAMES), *((name, "int8") for name in ("all-modes", "deep"))],
+    [*((name, "fp32") for name in NAMES), *((f"{KIND}/{name}", "int8") for name in ("all-modes", "deep"))],
 )
 def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: str, exported: Exported) -> None:
-    answers, artifact = sentence_transformers.answers(name), exported(f"sentence-transformers/{name}", precision)
+    golden, artifact = answers(name), exported(name, precision)
     manifest = artifact.manifest
-    assert manifest.embedding.similarity == answers["similarity"]
+    assert manifest.embedding.similarity == golden["similarity"]
     recorded = manifest.verification[f"{manifest.embedding.pooling}_smallest_cosine"]
     assert SMALLEST_COSINE[precision] <= recorded <= 1.000001
     with asking(artifact.root) as ask_for:
-        for call in answers["calls"]:
-            got, want = ask_for(inputs=answers["texts"], **call["arguments"]), np.array(call["vectors"])
+        for call in golden["calls"]:
+            got, want = ask_for(inputs=golden["texts"], **call["arguments"]), np.array(call["vectors"])
             assert cosines(got, want).min() >= SMALLEST_COSINE[precision], call["arguments"]
             if precision == "fp32":  # also the length: Normalize or none
                 np.testing.assert_allclose(np.linalg.norm(got, axis=1), np.linalg.norm(want, axis=1), rtol=1e-4)
@@ -63,7 +75,7 @@ def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: 
 @pytest.mark.parametrize(("name", "precision"), [("all-modes", "fp32"), ("deep", "fp16")])
 def test_the_graph_for_cuda_computes_the_modules(name: str, precision: str, tmp_path: Path) -> None:
     """Its attention replaced by plain operators, on a CPU."""
-    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
+    folder = checkpoint(f"{KIND}/{name}", tmp_path / "checkpoint")
     manifest = export(folder, tmp_path / "artifact", precision=precision, device="cuda")
     assert manifest.verification["sentence_max_abs_error"] < (1e-4 if precision == "fp32" else 0.1)
 
@@ -96,16 +108,6 @@ def test_a_left_out_prompt_that_is_cut_off_leaves_nothing_out_twice(exported: Ex
         np.testing.assert_allclose(kept, ask_for(inputs=text, prompt="dog ", truncation_direction="left"), atol=1e-6)
 
 
-def test_a_plain_checkpoint_has_no_prompts_and_no_pooling_of_its_own(bert_artifact: Path) -> None:
-    with asking(bert_artifact) as ask_for:
-        assert np.array_equal(ask_for(inputs="the cat"), ask_for(inputs="the cat", pooling="cls", normalize=False))
-        with pytest.raises(NoSuchHead, match="no pooling sentence: the vectors of its checkpoint are pooling cls"):
-            ask_for(inputs="the cat", pooling="sentence")
-        with pytest.raises(Invalid, match="this model has no prompt 'query'; it has none"):
-            ask_for(inputs="the cat", prompt_name="query")
-        assert np.array_equal(ask_for(inputs="the cat", prompt="big "), ask_for(inputs="big the cat"))
-
-
 def test_the_root_task_may_not_need_a_head_that_is_missing(exported: Exported) -> None:
     manifest = exported("bert").manifest
 
@@ -130,58 +132,37 @@ def test_vectors_with_an_output_of_their_own_add_no_graph(name: str, exported: E
 KEPT = 12  # truncate_dim of the golden checkpoint "truncated"
 
 
-@contextmanager
-def opened(checkpoint: Path, **settings: str) -> Iterator[Tasks]:
-    folder = checkpoint.with_name("artifact")
-    export(checkpoint, folder)
-    chosen = Settings.from_environment({"BERT_MODEL": str(folder), "BERT_TRUNCATE": "true"} | settings)
-    with open_tasks(open_artifact(folder), chosen) as tasks:
-        yield tasks
-
-
-def answer(tasks: Tasks, read: Read, request: object) -> Any:
-    return asyncio.run(answer_request(tasks, read, request)).value
-
-
 @pytest.mark.parametrize("name", ["truncated", "euclidean", "manhattan"])
-def test_similarities_are_those_of_the_checkpoints_function(name: str, tmp_path: Path) -> None:
-    answers = sentence_transformers.answers(name)
-    first, *others = answers["texts"]
-    with opened(sentence_transformers.checkpoint(name, tmp_path / "checkpoint"), BERT_RERANK="cosine") as tasks:
+def test_similarities_are_those_of_the_checkpoints_function(name: str, exported: Exported) -> None:
+    golden = answers(f"{KIND}/{name}")
+    first, *others = golden["texts"]
+    with opened(exported(f"{KIND}/{name}").root, BERT_RERANK="cosine") as tasks:
         asked = SimilarityRequest.model_validate({"inputs": {"source_sentence": first, "sentences": others}})
         found, fields = answer(tasks, similarity, asked), RerankFields(query=first)
         ranked = answer(tasks, partial(rerank, texts=others), fields)
         scored = answer(tasks, lambda tasks, fields: score_pairs(tasks, [first], others, fields, raw=False), fields)
-    np.testing.assert_allclose(found, answers["similarities"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, golden["similarities"], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(ranked, found)
     np.testing.assert_allclose(scored, found, rtol=1e-6)
 
 
-def test_a_request_can_ask_for_another_length_of_truncated_vectors(tmp_path: Path) -> None:
-    with opened(sentence_transformers.checkpoint("truncated", tmp_path / "checkpoint")) as tasks:
-
-        def vector(**fields: object) -> Any:
-            return answer(tasks, embed, EmbedRequest.model_validate({"inputs": ["The cat sat on the mat."]} | fields))
-
-        own, scaled, whole = vector(), vector(normalize=True), vector(dimensions=32)
+def test_a_request_can_ask_for_another_length_of_truncated_vectors(exported: Exported) -> None:
+    with asking(exported(f"{KIND}/truncated").root) as ask_for:
+        own, scaled, whole, cls = (
+            ask_for(inputs="The cat sat on the mat.", **fields)
+            for fields in ({}, {"normalize": True}, {"dimensions": 32}, {"pooling": "cls"})
+        )
         np.testing.assert_allclose(own, whole[:, :KEPT], atol=1e-6)
         np.testing.assert_allclose(scaled, own / np.linalg.norm(own), atol=1e-6)
-        assert vector(pooling="cls").shape == (1, 32)
+        assert cls.shape == (1, 32)
 
 
-@pytest.mark.parametrize(
-    ("keys", "is_logit"),
-    [
-        ({}, False),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, True),
-        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, False),
-    ],
-)
-def test_the_score_of_a_cross_encoder_is_made_by_its_stored_activation(
-    keys: dict[str, object], is_logit: bool, tmp_path: Path
-) -> None:
-    with opened(changed("distilbert-labels", tmp_path / "checkpoint", **keys)) as tasks:
+@pytest.mark.parametrize("is_logit", [False, True])
+def test_the_score_of_a_cross_encoder_is_made_by_its_stored_activation(is_logit: bool, tmp_path: Path) -> None:
+    stated = {"activation_fn": "torch.nn.modules.linear.Identity"} if is_logit else {}
+    source = changed("distilbert-labels", tmp_path / "checkpoint", sentence_transformers=stated)
+    export(source, tmp_path / "artifact")
+    with opened(tmp_path / "artifact") as tasks:
         texts = ["the river is cold", "a dog"]
         found, raw = (
             answer(tasks, partial(rerank, texts=texts), RerankFields(query="tea", raw_scores=one))
@@ -201,7 +182,8 @@ def test_a_model_with_one_segment_takes_single_texts_and_refuses_pairs(tmp_path:
     folder = changed("bert", tmp_path / "checkpoint", type_vocab_size=1)
     name, weights = "bert.embeddings.token_type_embeddings.weight", load_file(folder / "model.safetensors")
     save_file(weights | {name: weights[name][:1]}, folder / "model.safetensors")
-    with opened(folder) as tasks:
+    export(folder, tmp_path / "artifact")
+    with opened(tmp_path / "artifact") as tasks:
         assert "no pairs" in tasks.manifest.assumed["single texts"]
         one = EmbedRequest(inputs="The cat sat on the mat.")
         assert answer(tasks, embed, one).shape == (1, 32)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import Row, Tokens
-from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, NoSuchHead, TooLarge
 from packbert.service.tasks import max_sim
@@ -23,31 +22,21 @@ from packbert.service.tasks.pairs import rerank, score_pairs
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
 from packbert.service.tasks.vectors import embed_any
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
-from tests import multi_vectors
+from tests.checkpoints import names_in
 from tests.e2e.test_neighbours import equal
-from tests.export.goldens import Exported
+from tests.export.goldens import Exported, answers
 from tests.service.engine.runners import open_runner
 from tests.service.in_process import ask_engine
 from tests.service.tasks import fake_vectors
 from tests.service.tokenization.reading import encode, open_tokenizer
 
 TOLERANCE = {"fp32": 1e-5, "int8": 0.3}  # int8: as for single channels of these small models
-CASES = [(name, precision) for name in multi_vectors.NAMES for precision in TOLERANCE]
+CASES = [(name, precision) for name in names_in("multi-vectors") for precision in TOLERANCE]
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    found: dict[tuple[str, str], Path] = {}
-
-    def exported(name: str, precision: str) -> Path:
-        if (name, precision) not in found:
-            folder = tmp_path_factory.mktemp(name)
-            source = multi_vectors.checkpoint(name, folder / "checkpoint")
-            export(source, folder / "artifact", precision=precision)
-            found[name, precision] = folder / "artifact"
-        return found[name, precision]
-
-    return exported
+@pytest.fixture
+def stanford(exported: Exported) -> Path:
+    return exported("multi-vectors/stanford").root
 
 
 def run(artifact: Path, question: Callable[[Tasks], Any]) -> Any:
@@ -65,10 +54,8 @@ def score(tasks: Tasks, queries: list[str], documents: list[str]) -> Coroutine[A
 
 
 @pytest.mark.parametrize(("name", "precision"), CASES)
-def test_vectors_of_queries_and_documents_are_the_authors(
-    name: str, precision: str, artifact: Callable[[str, str], Path]
-) -> None:
-    found = multi_vectors.answers(name)
+def test_vectors_of_queries_and_documents_are_the_authors(name: str, precision: str, exported: Exported) -> None:
+    found = answers(name)
 
     async def question(tasks: Tasks) -> Any:
         asked = [
@@ -77,8 +64,9 @@ def test_vectors_of_queries_and_documents_are_the_authors(
         ]
         return [(await answer_request(tasks, embed_any, one)).value for one in asked]
 
-    for side, answers in zip(("queries", "documents"), run(artifact(name, precision), question), strict=True):
-        for got, one in zip(answers, found[side], strict=True):
+    answered = run(exported(name, precision).root, question)
+    for side, vectors in zip(("queries", "documents"), answered, strict=True):
+        for got, one in zip(vectors, found[side], strict=True):
             want = np.array(one["vectors"])
             assert got.shape == want.shape
             assert np.abs(got - want).max() <= TOLERANCE[precision]
@@ -86,10 +74,8 @@ def test_vectors_of_queries_and_documents_are_the_authors(
 
 
 @pytest.mark.parametrize(("name", "precision"), CASES)
-def test_rerank_scores_by_max_sim_with_the_same_bits_in_company(
-    name: str, precision: str, artifact: Callable[[str, str], Path]
-) -> None:
-    found = multi_vectors.answers(name)
+def test_rerank_scores_by_max_sim_with_the_same_bits_in_company(name: str, precision: str, exported: Exported) -> None:
+    found = answers(name)
     documents, queries = ([one["text"] for one in found[side]] for side in ("documents", "queries"))
 
     async def question(tasks: Tasks) -> Any:
@@ -100,20 +86,21 @@ def test_rerank_scores_by_max_sim_with_the_same_bits_in_company(
         pairs = await score(tasks, queries, documents[:4])
         return np.array(whole), np.array(alone), pairs.value
 
-    whole, alone, pairs = run(artifact(name, precision), question)
+    whole, alone, pairs = run(exported(name, precision).root, question)
     assert np.array_equal(whole, alone)
     assert np.array_equal(pairs, whole[np.arange(4), np.arange(4)])
     longest = max(len(one["vectors"]) for one in found["queries"])
     assert np.abs(whole - np.array(found["scores"])).max() <= TOLERANCE[precision] * (
-        1 if name == "bge-m3" else longest
+        1 if name.endswith("bge-m3") else longest
     )
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
-def test_weights_of_words_are_those_of_bge_m3(precision: str, artifact: Callable[[str, str], Path]) -> None:
-    cases = multi_vectors.answers("bge-m3")["sparse"]
+def test_weights_of_words_are_those_of_bge_m3(precision: str, exported: Exported) -> None:
+    cases = answers("multi-vectors/bge-m3")["sparse"]
     request = EmbedSparseRequest(inputs=[one["text"] for one in cases])
-    result = run(artifact("bge-m3", precision), lambda tasks: answer_request(tasks, embed_sparse, request))
+    artifact = exported("multi-vectors/bge-m3", precision)
+    result = run(artifact.root, lambda tasks: answer_request(tasks, embed_sparse, request))
     for got, one in zip(result.value, cases, strict=True):
         want = {int(index): weight for index, weight in one["weights"].items()}
         weights = {weight["index"]: weight["value"] for weight in got}
@@ -124,11 +111,9 @@ def test_weights_of_words_are_those_of_bge_m3(precision: str, artifact: Callable
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("name", ["stanford", "pylate", "bge-m3"])
-def test_a_query_that_is_filled_up_has_the_same_bits_in_company(
-    name: str, precision: str, artifact: Callable[[str, str], Path]
-) -> None:
-    opened = open_artifact(artifact(name, precision))
-    sides, manifest, found = opened.manifest.sides, opened.manifest, multi_vectors.answers(name)
+def test_a_query_that_is_filled_up_has_the_same_bits_in_company(name: str, precision: str, exported: Exported) -> None:
+    opened = open_artifact(exported(f"multi-vectors/{name}", precision).root)
+    sides, manifest, found = opened.manifest.sides, opened.manifest, answers(f"multi-vectors/{name}")
     outputs = frozenset({"multi", "tokens"} | ({"token_weights"} if name == "bge-m3" else set()))
     work = list[EncodedText]()
     with open_tokenizer(opened) as tokenizer, open_runner(opened) as runner:
@@ -144,9 +129,7 @@ def test_a_query_that_is_filled_up_has_the_same_bits_in_company(
     assert max(map(len, work)) <= manifest.max_tokens
 
 
-def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
-    artifact: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_many_documents_are_scored_a_few_at_a_time(stanford: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"the dog walked to river {i % 7} and {'the sun ' * (i % 20)}" for i in range(300)]
 
     def at_most(count: int, tasks: Tasks) -> Tasks:
@@ -155,18 +138,16 @@ def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
     async def question(tasks: Tasks) -> Any:
         return await rank(at_most(len(texts), tasks), "the sun", texts)
 
-    at_once = run(artifact("stanford", "fp32"), question)
+    at_once = run(stanford, question)
     monkeypatch.setattr(max_sim, "MAX_HELD", 12 * 2_000)
-    few = run(artifact("stanford", "fp32"), question)
+    few = run(stanford, question)
     assert np.array_equal(at_once.value, few.value)
     assert few.tokens == at_once.tokens == sum(map(len, few.sequences))
     with pytest.raises(TooLarge, match="the queries have more than 2000 tokens in all: split the request"):
-        run(artifact("stanford", "fp32"), lambda tasks: score(at_most(len(texts), tasks), texts, texts))
+        run(stanford, lambda tasks: score(at_most(len(texts), tasks), texts, texts))
 
 
-def test_rows_of_documents_are_let_go_of_as_they_are_scored(
-    artifact: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_documents_are_let_go_of_as_they_are_scored(stanford: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(max_sim, "MAX_HELD", 12 * 2_000)
     alive, most = 0, 0  # tokens whose vectors are in memory
 
@@ -187,23 +168,23 @@ def test_rows_of_documents_are_let_go_of_as_they_are_scored(
         assert (len(result.value), result.tokens > 15_000, result.rows) == (2000, True, [])
 
     monkeypatch.setattr(fake_vectors, "make_row", make_row)
-    with open_tokenizer(artifact("stanford", "fp32")) as tokenizer:
+    with open_tokenizer(stanford) as tokenizer:
         asyncio.run(fake_vectors.play(tokenizer, story))
     assert 2000 < most < 4000, "what waits for its scores, and the chunks that run"
     assert alive == 0
 
 
-def test_an_error_of_a_rerank_names_the_document_or_the_query(artifact: Callable[[str, str], Path]) -> None:
+def test_an_error_of_a_rerank_names_the_document_or_the_query(stanford: Path) -> None:
     def ask(tasks: Tasks, query: str, documents: list[str]) -> Any:
         return rank(tasks, query, documents, truncate=False)
 
     with pytest.raises(Invalid) as caught:
-        run(artifact("stanford", "fp32"), lambda tasks: ask(tasks, "the cat " * 20, ["a"]))
+        run(stanford, lambda tasks: ask(tasks, "the cat " * 20, ["a"]))
     assert caught.value.message.startswith("query: input has 42 tokens; this model takes at most 23: shorten it")
     assert caught.value.index is None
     for wrong in ("the cat " * 40, ""):
         with pytest.raises(Invalid, match="input has") as caught:
-            run(artifact("stanford", "fp32"), partial(ask, query="a", documents=["a", wrong]))
+            run(stanford, partial(ask, query="a", documents=["a", wrong]))
         assert caught.value.index == 1
 
 
@@ -213,10 +194,8 @@ def test_a_model_without_vectors_of_tokens_says_so(exported: Exported) -> None:
         run(exported("bert").root, lambda tasks: answer_request(tasks, embed_any, request))
 
 
-def test_a_colbert_gives_vectors_of_documents_by_default_and_no_single_one(
-    artifact: Callable[[str, str], Path],
-) -> None:
-    found = multi_vectors.answers("stanford")["documents"]
+def test_a_colbert_gives_vectors_of_documents_by_default_and_no_single_one(stanford: Path) -> None:
+    found = answers("multi-vectors/stanford")["documents"]
 
     async def question(tasks: Tasks) -> Any:
         request = EmbedRequest(inputs=[one["text"] for one in found], dimensions=6)
@@ -224,6 +203,6 @@ def test_a_colbert_gives_vectors_of_documents_by_default_and_no_single_one(
             await embed_texts(tasks, ["a"], request)
         return await answer_request(tasks, embed_any, request)
 
-    for got, one in zip(run(artifact("stanford", "fp32"), question).value, found, strict=True):
+    for got, one in zip(run(stanford, question).value, found, strict=True):
         want = np.array(one["vectors"])[:, :6]
         np.testing.assert_allclose(got, want / np.linalg.norm(want, axis=1, keepdims=True), atol=1e-5)

@@ -4,12 +4,8 @@ import math
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 
-from packbert.service.artifact import open_artifact
-from packbert.service.errors import NoSuchHead
-from packbert.service.http.dialects.native import ROUTES
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.flow import Read, TaskResult, Tasks
 from packbert.service.tasks.inputs import NspRequest, TruncationFields
@@ -21,7 +17,6 @@ from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets
 from tests.service.in_process import ask_at_once
-from tests.service.tasks.fake_vectors import tasks_with_vectors
 
 
 def checkpoints_with(task: str) -> list[str]:
@@ -53,13 +48,6 @@ def test_nsp_equals_the_pair_head_and_uses_the_labels_of_its_training(name: str,
         assert [found[first], found[second]] == pytest.approx(case["probabilities"], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["roberta", "distilbert", "electra"])
-def test_nsp_without_a_pair_head_is_an_error_with_the_reason(name: str, exported: Exported) -> None:
-    heads = "cls, mean, tokens, layers, fill_mask"
-    with pytest.raises(NoSuchHead, match=f"no pair head: family {name} has no sentence-pair head; it has {heads}"):
-        tasks_with_vectors(open_artifact(exported(name).root)).require_head(ROUTES["/nsp"].head)
-
-
 @pytest.mark.parametrize("name", checkpoints_with("predict"))
 def test_predict_equals_the_text_classification_pipeline(name: str, exported: Exported) -> None:
     cases = answers(name)["predict"]
@@ -78,14 +66,6 @@ def test_tag_equals_the_token_classification_pipeline(name: str, exported: Expor
     asked = [TagRequest.model_validate({"inputs": case["inputs"]} | case["parameters"]) for case in cases]
     found = ask_at_once(exported(name).root, [(tag, one) for one in asked])
     same(values(found), [case["answer"] for case in cases])
-
-
-def test_tag_offsets_are_python_string_indices_for_chinese_and_emoji(tagger: httpx.Client) -> None:
-    text = "😀 hello 北京 👩‍👩‍👧 world"
-    tags = tagger.post("/tag", json={"inputs": text}).json()
-    assert {text[one["start"] : one["end"]] for one in tags} <= {"😀", "hello", "北", "京", "👩‍👩‍👧", "world"}
-    assert [text[one["start"] : one["end"]] for one in tags] == [one["word"] for one in tags]
-    assert len(tags) >= 3
 
 
 SENTENCES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))

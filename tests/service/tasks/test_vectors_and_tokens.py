@@ -1,7 +1,5 @@
 """/tokenize, /decode, vectors of tokens, of layers and of words, and sparse vectors of every family."""
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packbert.model_export.export import export
-from packbert.service.errors import Invalid, NoSuchHead, ServiceError, TooLarge
+from packbert.service.errors import Invalid, ServiceError, TooLarge
 from packbert.service.tasks.embed import unit_length
 from packbert.service.tasks.flow import Read
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
 from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all, embed_any, embed_tokens
+from tests.checkpoints import names_in
 from tests.export.goldens import Artifact, Exported, answers
 from tests.golden.makers.texts import TEXTS
 from tests.paths import GOLDEN
@@ -111,26 +109,16 @@ def test_vectors_of_tokens_and_sparse_vectors_are_those_of_transformers(
         assert [weight["index"] for weight in weights] == sorted(weight["index"] for weight in weights)
 
 
-@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
-def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(activation: str, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    for source in (GOLDEN / "bert", GOLDEN / "splade" / activation):
-        shutil.copytree(source, checkpoint, dirs_exist_ok=True)
-    cases = json.loads((checkpoint / "answers.json").read_text("utf-8"))
-    manifest = export(checkpoint, tmp_path / "artifact")
-    assert "sparse" in manifest.heads
-    assert manifest.verification["sparse_max_abs_error"] < 1e-5
+@pytest.mark.parametrize("name", names_in("splade"))
+def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(name: str, exported: Exported) -> None:
+    cases, artifact = answers(name), exported(name)
+    assert "sparse" in artifact.manifest.heads
+    assert artifact.manifest.verification["sparse_max_abs_error"] < 1e-5
     request = EmbedSparseRequest(inputs=[one["text"] for one in cases])
-    (found,) = run(tmp_path / "artifact", (embed_sparse, request))
+    (found,) = run(artifact.root, (embed_sparse, request))
     for weights, one in zip(found, cases, strict=True):
         assert [weight["index"] for weight in weights] == one["ids"]
         np.testing.assert_allclose([weight["value"] for weight in weights], one["weights"], atol=1e-4)
-
-
-def test_a_model_without_a_masked_language_head_has_no_sparse_vectors(exported: Exported) -> None:
-    request = EmbedSparseRequest(inputs="a", force=True)
-    with pytest.raises(NoSuchHead, match="this model has no fill_mask head: the checkpoint has no weights of a masked"):
-        run(exported("bert-labels").root, (embed_sparse, request))
 
 
 WEIGHTS = [0.5, -1.0, 2.0]

@@ -1,68 +1,35 @@
 """/predict with candidate_labels: transformers' zero-shot classification pipeline, its shapes, and what is refused."""
 
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from packbert.model_export.export import export
 from packbert.service.errors import NoSuchHead
-from packbert.service.tasks.flow import Tasks, answer_request
 from packbert.service.tasks.predict import PredictRequest
 from packbert.service.tasks.zero_shot import entailment_scores, find_entailment, predict_labels
-from tests.export.goldens import answers
-from tests.paths import GOLDEN
-from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
+from tests.checkpoints import names_in
+from tests.export.goldens import Exported, answers
+from tests.service.in_process import InProcessClient, ask_at_once, serve_in_process
 
-FOLDER = GOLDEN / "zero-shot"
-FAMILIES = sorted(folder.parent.name for folder in FOLDER.glob("*/answers.json"))
+NAMES = names_in("zero-shot")
 TEXTS: list[str] = answers("zero-shot/texts")
 TOLERANCE = {"fp32": 1e-4, "int8": 0.2}  # int8: as for single channels of these small models
 
 
 @pytest.fixture(scope="module")
-def entailment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """The artifact of a golden classifier with the labels of entailment."""
-    root = tmp_path_factory.mktemp("entailment")
-
-    def made(family: str, precision: str = "fp32") -> Path:
-        folder = root / f"{family}-{precision}"
-        if not folder.exists():
-            checkpoint = root / f"{family}-{precision}-checkpoint"
-            shutil.copytree(GOLDEN / f"{family}-labels", checkpoint)
-            shutil.copy(FOLDER / family / "config.json", checkpoint)
-            export(checkpoint, folder, precision=precision)
-        return folder
-
-    return made
-
-
-@pytest.fixture(scope="module")
-def client(entailment: Callable[..., Path]) -> Iterator[InProcessClient]:
-    with serve_in_process(entailment("bert")) as opened:
+def client(exported: Exported) -> Iterator[InProcessClient]:
+    with serve_in_process(exported("zero-shot/bert").root) as opened:
         yield opened
 
 
-async def ask(tasks: Tasks, **body: Any) -> Any:
-    return (await answer_request(tasks, predict_labels, PredictRequest.model_validate(body))).value
-
-
-def bodies_of(family: str) -> list[dict[str, Any]]:
-    return [
-        {"inputs": TEXTS[case["text"]], "parameters": case["parameters"]} for case in answers(f"zero-shot/{family}")
-    ]
-
-
-@pytest.mark.parametrize(("family", "precision"), [*((family, "fp32") for family in FAMILIES), ("bert", "int8")])
-def test_scores_are_those_of_the_pipeline(family: str, precision: str, entailment: Callable[..., Path]) -> None:
-    async def question(tasks: Tasks) -> Any:
-        return [await ask(tasks, **body) for body in bodies_of(family)]
-
-    answered = ask_tasks(entailment(family, precision), question, truncate=True)
-    for found, case in zip(answered, answers(f"zero-shot/{family}"), strict=True):
+@pytest.mark.parametrize(("name", "precision"), [*((name, "fp32") for name in NAMES), ("zero-shot/bert", "int8")])
+def test_scores_are_those_of_the_pipeline(name: str, precision: str, exported: Exported) -> None:
+    cases = answers(name)
+    bodies = [{"inputs": TEXTS[case["text"]], "parameters": case["parameters"]} for case in cases]
+    asked = [(predict_labels, PredictRequest.model_validate(body)) for body in bodies]
+    results = ask_at_once(exported(name, precision).root, asked, truncate=True)
+    for found, case in zip((result.value for result in results), cases, strict=True):
         assert list(found) == ["sequence", "labels", "scores"]
         assert found["sequence"] == TEXTS[case["text"]]
         assert found["scores"] == sorted(found["scores"], reverse=True)
