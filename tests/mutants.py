@@ -3,44 +3,47 @@
     python -m tests.mutants PATH ... [--count 20] [--seed 0]
 
 The places are a random sample over the files and folders named; the seed repeats it. The tests of a module are the
-files of tests that name it or import it, and for a module of service/ the recorded answers of tests/contract, until
-the first failure. The exit code is 1 if a mutant survives.
+files of tests that name it, those that import it, what users see (the recorded answers, the families) and the folder
+of tests that mirrors its own, until the first failure. The exit code is 1 if a mutant survives.
 """
 
 import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.paths import ROOT
 
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "artifacts", "build", "*.egg-info", "docs", "deploy")
-ANSWERS = ROOT / "tests/contract/test_answers.py"
+LEFT_OUT = shutil.ignore_patterns(
+    ".*", "__pycache__", "artifacts", "build", "*.egg-info", "docs", "deploy"
+)  # in tests/, too
+SEEN = {"service": "tests/contract/test_answers.py", "model_export": "tests/export/test_families.py"}  # by users
 TIMEOUT_SECONDS = 900  # a mutant that hangs is killed
-OTHER: dict[type[ast.AST], str] = {
-    ast.Lt: "<=",
-    ast.LtE: "<",
-    ast.Gt: ">=",
-    ast.GtE: ">",
-    ast.Eq: "!=",
-    ast.NotEq: "==",
-    ast.Is: "is not",
-    ast.IsNot: "is",
-    ast.In: "not in",
-    ast.NotIn: "in",
-    ast.Add: "-",
-    ast.Sub: "+",
-    ast.Mult: "//",
-    ast.FloorDiv: "*",
-    ast.And: "or",
-    ast.Or: "and",
+OTHER: dict[type[ast.AST], Any] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
 }
 
 
@@ -53,11 +56,11 @@ class Mutant(NamedTuple):
 def mutants_of(file: str, tree: ast.AST) -> Iterator[Mutant]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and (other := OTHER.get(type(node.ops[0]))):
-            yield Mutant(file, node, f"({ast.unparse(node.left)} {other} {ast.unparse(node.comparators[0])})")
+            yield Mutant(file, node, f"({ast.unparse(ast.Compare(node.left, [other()], node.comparators))})")
         elif isinstance(node, ast.BinOp) and (other := OTHER.get(type(node.op))):
-            yield Mutant(file, node, f"({ast.unparse(node.left)} {other} {ast.unparse(node.right)})")
+            yield Mutant(file, node, f"({ast.unparse(ast.BinOp(node.left, other(), node.right))})")
         elif isinstance(node, ast.BoolOp):
-            yield Mutant(file, node, f"({f' {OTHER[type(node.op)]} '.join(map(ast.unparse, node.values))})")
+            yield Mutant(file, node, f"({ast.unparse(ast.BoolOp(OTHER[type(node.op)](), node.values))})")
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             yield Mutant(file, node, ast.unparse(node.operand))
         elif isinstance(node, ast.Constant) and isinstance(node.value, int):
@@ -79,26 +82,36 @@ def apply(source: str, mutant: Mutant) -> str:
     return (before + mutant.text.encode() + after).decode()
 
 
-def tests_of(file: str) -> list[str]:
-    """Those with the name of the module, those that import it, and last what clients see."""
-    module, stem = "packbert." + file.removesuffix(".py").replace("/", "."), Path(file).stem
+def tests_of(file: str, root: Path) -> list[str]:
+    """Those with the name of the module, those that import it, what users see, and the folder that mirrors its own."""
+    module, path = "packbert." + file.removesuffix(".py").replace("/", "."), Path(file)
     package, _, name = module.rpartition(".")
     wanted = (f"from {module} import", f"import {module}", f"from {package} import {name}")
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    own = [one for one in files if stem in one.stem or any(words in one.read_text("utf-8") for words in wanted)]
-    seen = [ANSWERS] if file.startswith("service/") and ANSWERS not in own else []
-    return [str(one.relative_to(ROOT)) for one in own + seen]
+
+    def is_beside(test: Path) -> bool:
+        mirror = Path("tests") / path.parent
+        return test.parent == mirror if path.parts[0] == "service" else test.is_relative_to("tests/export")
+
+    tests = [one.relative_to(root) for one in sorted((root / "tests").rglob("test_*.py"))]
+    named = [one for one in tests if path.stem in one.stem]
+    importing = [one for one in tests if any(words in (root / one).read_text("utf-8") for words in wanted)]
+    beside = [one for one in tests if is_beside(one)]
+    return list(dict.fromkeys(map(str, [*named, *importing, SEEN[path.parts[0]], *beside])))
 
 
-def passes(copy: Path, tests: list[str]) -> bool:
+def failing(copy: Path, tests: list[str]) -> str:
+    """The first test that fails; empty if none does."""
     cache = f"cache_dir={copy.parent / 'cache'}"  # of artifacts, by what their export depends on
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-o", cache, *tests]
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS)
+        ended = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
     except subprocess.TimeoutExpired:
-        return False
-    return ended.returncode == 0
+        return f"{TIMEOUT_SECONDS} s"
+    found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)( - |$)", ended.stdout, re.MULTILINE)
+    return found[1] if found else f"exit code {ended.returncode}" if ended.returncode else ""
 
 
 def main() -> None:
@@ -116,12 +129,13 @@ def main() -> None:
         for mutant in random.Random(asked.seed).sample(found, min(asked.count, len(found))):
             source = (ROOT / mutant.file).read_text("utf-8")
             (copy / mutant.file).write_text(apply(source, mutant), "utf-8")
-            survives = passes(copy, tests_of(mutant.file))
+            killer = failing(copy, tests_of(mutant.file, copy))
             (copy / mutant.file).write_text(source, "utf-8")
-            survived += survives
+            survived += not killer
             shown = " ".join((ast.get_source_segment(source, mutant.node) or "").split())[:100]
             place = f"{mutant.file}:{mutant.node.lineno}"
-            sys.stdout.write(f"{'SURVIVED' if survives else 'killed'}  {place}: {shown} -> {mutant.text[:100]}\n")
+            met = f"killed by {killer}" if killer else "SURVIVED"
+            sys.stdout.write(f"{place}: {shown} -> {mutant.text[:100]}: {met}\n")
             sys.stdout.flush()
     sys.stdout.write(f"{survived} of {min(asked.count, len(found))} mutants survived\n")
     sys.exit(bool(survived))

@@ -184,6 +184,7 @@ LABELS = [
     *on(
         "/predict",
         ("one text", {"inputs": THE_CAT}),
+        ("a list of one text", {"inputs": [THE_CAT]}),
         ("a pair", {"inputs": [THE_CAT, PEKING]}),
         ("a pair as an object", {"inputs": {"text": "The cat sat.", "text_pair": "It was warm."}}),
         ("a batch", {"inputs": [[THE_CAT], ["The cat sat.", "It was warm."], ["a"]]}),

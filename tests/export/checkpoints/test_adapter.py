@@ -78,8 +78,8 @@ def loaded(checkpoint: Checkpoint, name: str, like: np.ndarray) -> np.ndarray:
     ("settings", "scale"),
     [
         ({}, 1.5),
-        ({"use_rslora": True}, 3.0),
-        ({"fan_in_fan_out": True}, 1.5),
+        ({"use_rslora": True, "init_lora_weights": True}, 3.0),
+        ({"fan_in_fan_out": True, "init_lora_weights": False}, 1.5),
         ({"alpha_pattern": {"encoder.*": 20}}, 5.0),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from packbert.service import turns
 from packbert.service.http.dialects.vectors import show_for_openai
-from packbert.service.http.responses import Json, json_bytes, npy_bytes
+from packbert.service.http.responses import Json, json_bytes, npy_bytes, stages_of
 from packbert.service.tasks.flow import TaskResult
 from packbert.service.tasks.results import LongList, LongObject, MadeList
 
@@ -71,3 +71,8 @@ def test_an_array_of_matrices_is_encoded_in_chunks_and_as_npy() -> None:
     data, headers = encoded_array
     assert np.array_equal(np.load(io.BytesIO(data)), matrices)
     assert headers == []
+
+
+def test_the_stages_of_a_trace_end_where_the_next_begins() -> None:
+    result = TaskResult(received=9.0, tokenize_seconds=1.0, queue_seconds=2.0, forward_seconds=4.0, format_seconds=0.5)
+    assert stages_of(result) == [("tokenize", 2.0, 1.0), ("queue", 3.0, 2.0), ("format", 9.0, 0.5)]
