@@ -17,7 +17,7 @@ from packbert.service.library import engine as library
 from packbert.service.library import job
 from packbert.service.library.arguments import run_command
 from packbert.service.library.bulk_command import main
-from packbert.service.library.files import ChunkLimits, Input, estimate_tokens, split_into_chunks
+from packbert.service.library.files import ChunkLimits, Input, estimate_tokens, split_into_chunks, write_parquet_part
 from tests.paths import GOLDEN
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
@@ -111,6 +111,11 @@ def test_the_command_answers_files(
     found = np.asarray(parquet.read_table(output)["output"].to_pylist(), np.float32)
     assert np.array_equal(found, engine.wait(engine.embed(texts, pooling="mean", normalize=True)))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, output.name])
+
+
+def test_answers_that_are_no_vectors_are_json_texts_in_parquet(tmp_path: Path) -> None:
+    write_parquet_part(tmp_path / "part", [{"word": "é"}, None])
+    assert parquet.read_table(tmp_path / "part")["output"].to_pylist() == ['{"word": "é"}', None]
 
 
 def test_refused_rows_are_named_or_left_empty(
