@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 
 from tests.paths import ROOT
 
-LEFT_OUT = shutil.ignore_patterns(
-    ".*", "__pycache__", "artifacts", "build", "*.egg-info", "docs", "deploy"
-)  # in tests/, too
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "artifacts", "build", "*.egg-info")
+NOT_RUN = (Path("tests/docs"), Path("tests/deploy"))  # a user of the service sees neither
 SEEN = {"service": "tests/contract/test_answers.py", "model_export": "tests/export/test_families.py"}  # by users
 TIMEOUT_SECONDS = 900  # a mutant that hangs is killed
 OTHER: dict[type[ast.AST], Any] = {
@@ -92,7 +91,8 @@ def tests_of(file: str, root: Path) -> list[str]:
         mirror = Path("tests") / path.parent
         return test.parent == mirror if path.parts[0] == "service" else test.is_relative_to("tests/export")
 
-    tests = [one.relative_to(root) for one in sorted((root / "tests").rglob("test_*.py"))]
+    every = (one.relative_to(root) for one in sorted((root / "tests").rglob("test_*.py")))
+    tests = [one for one in every if not any(map(one.is_relative_to, NOT_RUN))]
     named = [one for one in tests if path.stem in one.stem]
     importing = [one for one in tests if any(words in (root / one).read_text("utf-8") for words in wanted)]
     beside = [one for one in tests if is_beside(one)]
