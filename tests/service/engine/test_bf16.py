@@ -43,6 +43,11 @@ def runner(artifact: Artifact) -> Iterator[ModelRunner]:
         yield runner
 
 
+def test_the_manifest_says_how_much_company_changes_an_answer(artifact: Artifact, bert_artifact: Path) -> None:
+    recorded = (artifact.manifest.verification, open_artifact(bert_artifact).manifest.verification)  # bf16, fp32
+    assert ["company_max_abs_change" in one for one in recorded] == [True, False]
+
+
 def text(length: int, *outputs: str, layers: tuple[int, ...] = ()) -> Tokens:
     ids = np.random.default_rng(length).integers(5, 60, length, dtype=np.int32)
     return Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset(outputs), layers=layers)
