@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.batch import ATTENTION_OUTPUTS, LAST, LAYER_OUTPUTS, Tokens, pack, split
+from packbert.model_export.artifact.batch import Tokens, pack, split
 from packbert.model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
-from packbert.model_export.artifact.pooling import MEANS, MODES, PART, PARTS, SHIFTS
+from packbert.model_export.artifact.pooling import MEANS, PART, PARTS, SHIFTS
 from packbert.model_export.artifact.rows import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
 
 SEQUENCE_OUTPUTS = [
@@ -95,100 +95,6 @@ def test_split_returns_each_sequences_own_rows(batch_of: list[Tokens]) -> None:
         assert set(row) == tokens.outputs
         for name, found in row.items():
             np.testing.assert_allclose(found, own.get(name, [tokens.ids.mean()]), rtol=1e-5 * (name == "mean"))
-
-
-@given(sequences(), st.data())
-def test_split_returns_each_sequences_own_states_of_the_layers_it_asks_for(
-    batch_of: list[Tokens], data: st.DataObject
-) -> None:
-    """With the id of each token, plus 100,000 times the layer, in place of its hidden state."""
-    count = 4
-    asking = st.sets(st.sampled_from(["", *sorted(LAYER_OUTPUTS - ATTENTION_OUTPUTS)]), min_size=1)
-    asked = [(data.draw(asking) - {""}, data.draw(st.permutations([LAST, 0, 2]))) for _ in batch_of]
-    work = [
-        replace(tokens, outputs=tokens.outputs | names, layers=tuple(layers) if names else ())
-        for tokens, (names, layers) in zip(batch_of, asked, strict=True)
-    ]
-    batch = pack(work)
-    ids = batch.feeds["ids"].astype(np.float32)[:, None]
-    states = {f"hidden.{layer}": ids for layer in range(count)} | {"hidden.last": ids[batch.feeds["chosen"]]}
-    offsets = {"hidden_offsets": 1e5 * np.arange(count + 1, dtype=np.float32)[:, None]}
-    others: dict[str, NDArray[Any]] = {name: np.zeros(10**5) for tokens in batch_of for name in tokens.outputs}
-    assert batch.outputs <= {*states, *offsets, *others}
-    for tokens, row in zip(work, split(batch, others | states | offsets), strict=True):
-        assert set(row) == tokens.outputs
-        moved = [1e5 * (count if layer == LAST else layer) for layer in tokens.layers]
-        if "layer_tokens" in row:
-            assert row["layer_tokens"][:, 0].tolist() == [one + shift for shift in moved for one in tokens.ids]
-        if "layer_cls" in row:
-            assert row["layer_cls"][:, 0].tolist() == [tokens.ids[0] + shift for shift in moved]
-        if "layer_mean" in row:
-            assert row["layer_mean"][:, 0].tolist() == [np.float32(tokens.ids.mean() + shift) for shift in moved]
-
-
-@given(sequences(), st.data())
-def test_split_returns_the_states_that_attention_reads_as_the_graph_has_them(
-    batch_of: list[Tokens], data: st.DataObject
-) -> None:
-    layers = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
-    work = [replace(tokens, outputs=frozenset({"attention_mean"}), layers=tuple(layers)) for tokens in batch_of]
-    batch = pack(work)
-    ids = batch.feeds["ids"].astype(np.float16)[:, None]
-    outputs: dict[str, NDArray[Any]] = {f"hidden.{layer}": ids + 1000 * layer for layer in layers}
-    outputs["hidden_offsets"] = np.ones((5, 1), np.float32)
-    assert batch.outputs == set(outputs)
-    for tokens, row in zip(work, split(batch, outputs), strict=True):
-        states = row["attention_mean"]
-        assert states.dtype == np.float16
-        assert states.shape == (len(layers), len(tokens), 1)
-        assert states[:, :, 0].tolist() == [(tokens.ids.astype(np.float16) + 1000 * i).tolist() for i in layers]
-
-
-@given(sequences(), st.data())
-def test_sentence_inputs_read_the_pooled_tokens_of_each_sequence(batch_of: list[Tokens], data: st.DataObject) -> None:
-    """With the id of each token in place of its hidden state; the formulas are sentence-transformers'."""
-    chosen = data.draw(st.lists(st.booleans(), min_size=len(batch_of), max_size=len(batch_of)))
-    work = [
-        replace(
-            tokens,
-            outputs=tokens.outputs | ({"sentence"} if wanted else set()),
-            pooled_from=data.draw(st.integers(0, len(tokens) - 1)),
-        )
-        for tokens, wanted in zip(batch_of, chosen, strict=True)
-    ]
-    modes = sorted(data.draw(st.sets(st.sampled_from(sorted(MODES)), min_size=1)))
-    batch = pack(work, modes=modes)
-    feeds: Mapping[str, NDArray[Any]] = batch.feeds
-    rows = np.concatenate([t.ids for t in work])[feeds["chosen"]].astype(np.float64)
-    made = np.stack([pooled(feeds, rows, mode) for mode in modes], axis=1)
-    spans = batch.spans["sentence vector"] if any(chosen) else [slice(0, 0)] * len(work)
-    for tokens, wanted, own in zip(work, chosen, spans, strict=True):
-        part = tokens.ids[tokens.pooled_from :].astype(np.float64)
-        weights = np.arange(tokens.pooled_from + 1, len(tokens) + 1)
-        expected = {
-            "cls": part[0],
-            "lasttoken": part[-1],
-            "max": part.max(),
-            "mean": part.mean(),
-            "mean_sqrt_len_tokens": part.sum() / np.sqrt(len(part)),
-            "weightedmean": (part * weights).sum() / weights.sum(),
-        }
-        want = [[expected[mode] for mode in modes]] if wanted else np.zeros((0, len(modes)))
-        np.testing.assert_allclose(made[own], want, rtol=1e-4)
-
-
-def pooled(feeds: Mapping[str, NDArray[Any]], rows: NDArray[Any], mode: str) -> NDArray[Any]:
-    """What the graph computes of `rows` [selected]: [vectors]."""
-    match mode:
-        case "cls":
-            return np.asarray(rows[feeds["sentence_first"]])
-        case "lasttoken":
-            return np.asarray(rows[feeds["sentence_last"]])
-        case "max":
-            of_blocks = rows[feeds["sentence_blocks"]].max(axis=1)
-            return np.asarray(of_blocks[feeds["sentence_maxima"]].max(axis=1)[feeds["sentence_max_back"]])
-    sums = np.einsum("rmw,rw->rm", feeds[f"sentence_weights_{mode}"], rows[feeds["sentence_slots"]]).reshape(-1)
-    return np.asarray(sums[feeds["sentence_back"]])
 
 
 @pytest.mark.parametrize(("mode", "count"), [("cls", 1), ("lasttoken", 1), ("max", 40), ("mean", 40)])

@@ -6,10 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from packbert.model_export.artifact.batch import OUTPUTS, Tokens, pack
 from packbert.model_export.artifact.manifest import (
     CHECKSUM,
     FORMAT,
@@ -46,18 +44,6 @@ def test_a_manifest_that_is_too_large_is_neither_written_nor_read(bert_artifact:
         file.write(" " * MAX_MANIFEST_BYTES)
     with pytest.raises(ManifestError, match=r"manifest\.json cannot be read: .*at most 4194304 are allowed"):
         Manifest.read(tmp_path)
-
-
-def test_a_batch_has_all_inputs_of_the_graph(bert_artifact: Path) -> None:
-    manifest = open_artifact(bert_artifact).manifest
-    ids = np.arange(3, dtype=np.int32)
-    tokens = Tokens(ids=ids, types=ids * 0, outputs=frozenset({"cls"}))
-    feeds = pack([tokens]).feeds
-    assert set(manifest.inputs) <= set(feeds)
-    for name, tensor in manifest.inputs.items():
-        assert str(feeds[name].dtype) == tensor.dtype, name
-        assert feeds[name].ndim == len(tensor.shape), name
-    assert set(manifest.outputs) <= set(OUTPUTS)
 
 
 def test_the_digest_does_not_depend_on_the_served_name(bert_artifact: Path, tmp_path: Path) -> None:

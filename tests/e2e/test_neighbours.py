@@ -1,6 +1,7 @@
 """A text gets the same bits alone and in any batch, in fp32 and in int8."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.harness.checkpoints import REST, SIZES, weights
-from packbert.model_export.artifact.batch import LAST, Row, Tokens
+from packbert.model_export.artifact.batch import LAST, LAYER_OUTPUTS, Row, Tokens
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.model_export.export import export
 from packbert.service.engine.device import select_artifact
@@ -35,6 +36,7 @@ OUTPUTS = [
     SPARSE | {"mean"},
     LAYERS,
     frozenset({"layer_cls", "layer_mean", "cls"}),
+    frozenset({"attention"}),
 ]
 HIDDEN = json.loads((SAMPLE / "config.json").read_text("utf-8"))["hidden_size"]
 HEADS = {  # output -> the class, its weights, their number of rows
@@ -54,7 +56,7 @@ def sequences(vocabulary: int, longest: int) -> list[Tokens]:
         ids = random.integers(5, vocabulary, length, dtype=np.int32)
         text = Tokens(ids=ids, types=ids % 2, outputs=outputs, masks=masks, top_k=1 + i % 90)
         targets = (6, 9) if "target_logits" in outputs else ()
-        layers = (LAST, 0, 1) if any(name.startswith("layer") for name in outputs) else ()
+        layers = (1, 0) if "attention" in outputs else (LAST, 0, 1) if outputs & LAYER_OUTPUTS else ()
         result.append(replace(text, targets=targets, layers=layers))
     return result
 
@@ -129,16 +131,16 @@ def test_a_sentence_vector_does_not_depend_on_its_batch(
 
 
 def classifier(folder: Path, output: str) -> Path:
-    """The sample with a classifier of random weights in place of its heads, as fine-tuning stores it."""
+    """Two layers of the sample with a classifier of random weights, as fine-tuning stores it."""
     shutil.copytree(SAMPLE, folder)
     random, stored = np.random.default_rng(3), load_file(SAMPLE / "model.safetensors")
-    weights = {name: array for name, array in stored.items() if name.startswith("bert.")}
+    weights = {name: array for name, array in stored.items() if re.match(r"bert\.(?!encoder\.layer\.[2-9])", name)}
     architecture, name, rows = HEADS[output]
     weights[f"{name}.weight"] = (0.05 * random.standard_normal((rows, HIDDEN))).astype(np.float32)
     weights[f"{name}.bias"] = random.standard_normal(rows).astype(np.float32)
     save_file(weights, folder / "model.safetensors")
     labels = {str(number): f"label {number}" for number in range(rows)}
-    edit(folder / "config.json", architectures=[architecture], id2label=labels)
+    edit(folder / "config.json", architectures=[architecture], id2label=labels, num_hidden_layers=2)
     return folder
 
 

@@ -131,13 +131,6 @@ def test_a_model_card_states_licence_and_languages_or_nothing(
     assert (found.license, found.languages) == (licence, languages)
 
 
-def test_a_folder_of_the_hubs_cache_is_its_repository_at_its_commit(tmp_path: Path) -> None:
-    folder = tmp_path / "models--org--bert" / "snapshots" / "1a2b"
-    shutil.copytree(GOLDEN / "bert", folder)
-    checkpoint = Checkpoint(folder, "mine")
-    assert (checkpoint.identity.source, checkpoint.identity.revision, checkpoint.name) == ("org/bert", "1a2b", "mine")
-
-
 def test_an_artifact_is_described_and_its_files_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = "---\nlicense: mit\nlanguage: [en, zh]\n---\n"
     checkpoint, artifact = with_card(tmp_path / "bert", card), tmp_path / "artifact"

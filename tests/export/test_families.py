@@ -197,14 +197,6 @@ def test_a_fine_tuned_artifact_has_its_head_verified_and_no_other(family: str, h
     assert manifest.labels == ()
 
 
-def test_only_a_checkpoint_with_such_a_head_has_its_output(exported: Callable) -> None:
-    """The rest of the graph is that of the encoder alone, whatever was fine-tuned."""
-    for name in ("bert", "bert-labels", "bert-tags"):
-        assert not {"spans", "choices"} & set(exported(name).manifest.outputs)
-    of_layers = {name for name in exported("bert-spans").manifest.outputs if name.startswith(("layer", "hidden"))}
-    assert set(exported("bert-spans").manifest.outputs) - of_layers == {"cls", "mean", "tokens", "spans"}
-
-
 @pytest.mark.parametrize(
     ("family", "stated", "read"), [("electra", {"summary_type": "mean"}, "mean"), ("roformer", {}, "last")]
 )

@@ -9,7 +9,7 @@ import pytest
 
 from packbert.model_export.build import build_graph
 from packbert.model_export.checkpoint import Checkpoint
-from packbert.model_export.families import architecture_of
+from packbert.model_export.families import FAMILIES, architecture_of
 from packbert.model_export.graph.builder import GraphBuilder
 from tests.checkpoints import checkpoint, names_in
 from tests.export.goldens import NAMES, edit
@@ -50,18 +50,18 @@ def with_narrow_heads(source: Path, folder: Path) -> Path:
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[NodeKind]]:
     """By checkpoint: each family with each of its heads, and the modules of sentence-transformers over BERT.
 
-    The graphs are those with packed attention and those with attention in rows.
+    The graphs are those with packed attention, of a family also those with attention in rows.
     """
     root = tmp_path_factory.mktemp("checkpoints")
     folders = {name: GOLDEN / name for name in NAMES}
     folders |= {name: checkpoint(name, root / name) for name in MODULES}
     found = {}
     for name, folder in folders.items():
-        if architecture_of(Checkpoint(folder).config).positional:  # always in rows
-            found[name] = kinds_of_graphs(folder, packed=False)
-        else:
+        is_packed = not architecture_of(Checkpoint(folder).config).positional  # else always in rows
+        found[name] = kinds_of_graphs(folder, packed=is_packed)
+        if is_packed and name in FAMILIES:
             in_rows = with_narrow_heads(folder, root / f"{name} in rows")
-            found[name] = kinds_of_graphs(folder, packed=True) | kinds_of_graphs(in_rows, packed=False)
+            found[name] |= kinds_of_graphs(in_rows, packed=False)
     return found
 
 

@@ -12,24 +12,23 @@ from packbert.model_export.errors import ExportError
 from packbert.model_export.verification.reference import random_sequences
 from packbert.model_export.verification.verify import Expected, verify
 from packbert.service.artifact import open_artifact
-from packbert.service.engine.runner import ModelRunner
 from tests.poison import overwrite
+from tests.service.engine.runners import open_runner
 
 
 def own_outputs(artifact: Path) -> Expected:
     """The [CLS] vectors that the artifact itself computes for the random sequences."""
-    runtime = ModelRunner(open_artifact(artifact), threads=1)
-    runtime.open()
-    sizes = runtime.artifact.manifest.sizes
-    sequences = random_sequences(sizes["vocabulary"], runtime.artifact.manifest.max_tokens)
+    opened = open_artifact(artifact)
+    sizes = opened.manifest.sizes
+    sequences = random_sequences(sizes["vocabulary"], opened.manifest.max_tokens)
     work = [Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"})) for ids in sequences]
-    vectors = [row["cls"][0].astype(np.float64) for row in runtime.run_sync(work)[0] if row is not None]
     layers = tuple(range(sizes["layers"]))
     short = [replace(one, outputs=frozenset({"attention"}), layers=layers) for one in work[:3]]
     shapes = [(sizes["layers"], sizes["heads"], len(one), len(one)) for one in short]
-    rows = zip(runtime.run_sync(short)[0], shapes, strict=True)
-    attention = [row["attention"].reshape(shape).astype(np.float64) for row, shape in rows if row is not None]
-    runtime.close()
+    with open_runner(opened, threads=1) as runtime:
+        vectors = [row["cls"][0].astype(np.float64) for row in runtime.run_sync(work)[0] if row is not None]
+        rows = zip(runtime.run_sync(short)[0], shapes, strict=True)
+        attention = [row["attention"].reshape(shape).astype(np.float64) for row, shape in rows if row is not None]
     return Expected(
         sequences=sequences,
         outputs={"cls": vectors},

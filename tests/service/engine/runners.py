@@ -13,9 +13,13 @@ PER_CORE = Concurrency(2, per_core=True)
 
 @contextmanager
 def open_runner(
-    artifact: Artifact | Path, threads: int = 2, concurrency: Concurrency = SERIAL
+    artifact: Artifact | Path,
+    threads: int = 2,
+    concurrency: Concurrency = SERIAL,
+    kind: type[ModelRunner] = ModelRunner,
 ) -> Iterator[ModelRunner]:
     found = open_artifact(artifact) if isinstance(artifact, Path) else artifact
-    with closing(ModelRunner(found, threads=threads, concurrency=concurrency)) as runner:
-        runner.open()
+    runner = kind(found, threads=threads, concurrency=concurrency)
+    runner.open()
+    with closing(runner):
         yield runner

@@ -40,21 +40,6 @@ async def broken(_: Sequence[Tokens], **__: object) -> None:
 
 
 @on_loop
-async def test_an_engine_admits_requests_until_it_drains(bert_artifact: Path) -> None:
-    one = idle_engine(open_artifact(bert_artifact))
-    assert one.readiness() == "loading"
-    await one.open()
-    assert one.readiness() == ""
-    one.check_admission(1)
-    assert one.tasks.manifest == one.artifact.manifest
-    one.health.draining = True
-    assert one.readiness() == "draining"
-    await one.close()
-    with pytest.raises(Unavailable, match="shutting down"):
-        one.check_admission(1)
-
-
-@on_loop
 async def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Path) -> None:
     one = engine(open_artifact(bert_artifact), self_check_seconds=1000)
     await one.open()  # the first batch

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
-from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.artifact import Artifact
 from packbert.service.engine import calibration
 from packbert.service.engine.calibration import BUDGETS, best_seconds, measure, self_test, smallest_batch_near_peak
 from packbert.service.engine.engine import MAX_COPIED_BYTES, concurrency_for
@@ -22,6 +23,7 @@ from packbert.service.engine.runner import ModelRunner, is_out_of_memory
 from packbert.service.engine.session import Arrays, Session
 from packbert.service.errors import DeviceError, InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
+from tests.e2e.test_neighbours import equal
 from tests.service.engine.runners import PER_CORE, open_runner
 
 
@@ -46,28 +48,19 @@ def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
     runner: ModelRunner, bert_artifact: Path, concurrency: Concurrency
 ) -> None:
     """On a CPU the service prepares no batch ahead; the code is the same as on a GPU."""
-    several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
     before = set(threading.enumerate())
-    several.open()
-    assert len(set(threading.enumerate()) - before) == 2  # both at once: there may be no room for a thread later
     work = [
         [tokens(2, *range(5, 5 + length), n, 3) for length in range(1 + n % 7, 40, 1 + n % 5)] for n in range(10, 34)
     ]
+    with open_runner(bert_artifact, concurrency=concurrency) as several:
+        assert len(set(threading.enumerate()) - before) == 2  # both at once: there may be no room for a thread later
 
-    async def all_at_once() -> list[list[Row | None]]:
-        return [
-            rows
-            for rows, _ in await asyncio.gather(
-                *(several.run(sequences, all_cores=not concurrency.per_core) for sequences in work)
-            )
-        ]
+        async def all_at_once() -> Any:
+            runs = (several.run(sequences, all_cores=not concurrency.per_core) for sequences in work)
+            return await asyncio.gather(*runs)
 
-    for sequences, rows in zip(work, asyncio.run(all_at_once()), strict=True):
-        for row, known in zip(rows, runner.run_sync(sequences)[0], strict=True):
-            assert row is not None
-            assert known is not None
-            assert all(np.array_equal(row[name], known[name]) for name in ("cls", "mean"))
-    several.close()
+        for sequences, (rows, _) in zip(work, asyncio.run(all_at_once()), strict=True):
+            assert all(map(equal, rows, runner.run_sync(sequences)[0]))
 
 
 @pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([-1], [0]), ([5], [2]), ([5], [-1]), ([5] * 145, [0] * 145)])
@@ -86,11 +79,11 @@ def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: P
             rows, batch = super().run_sync(sequences, all_cores=all_cores)
             return ([*rows[:-1], None] if len(rows) > 1 else rows), batch
 
-    non_finite = NonFinite(open_artifact(bert_artifact), threads=1)
-    non_finite.open()
-    with pytest.raises(DeviceError, match="the self-test failed: cosine nan"):
+    with (
+        open_runner(bert_artifact, kind=NonFinite) as non_finite,
+        pytest.raises(DeviceError, match="the self-test failed: cosine nan"),
+    ):
         self_test(non_finite)
-    non_finite.close()
 
 
 @pytest.mark.parametrize(("concurrency", "max_in_flight"), [(Concurrency(2), 1), (Concurrency(2, per_core=True), 2)])
@@ -133,10 +126,8 @@ def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: Mod
             error = np.float32(1e-5 * (len(rows) - 1))
             return [row and row | {"cls": np.asarray(row["cls"], np.float32) + error} for row in rows], batch
 
-    noisy = Noisy(dataclasses.replace(runner.artifact, manifest=manifest), threads=1)
-    noisy.open()
-    measured = measure(noisy, token_budget=128)
-    noisy.close()
+    with open_runner(dataclasses.replace(runner.artifact, manifest=manifest), kind=Noisy) as noisy:
+        measured = measure(noisy, token_budget=128)
     assert measured.canary_error == pytest.approx(0.01, abs=1e-4)
     assert not measured.batch_invariant
 
@@ -235,11 +226,9 @@ def test_a_budget_beyond_those_tried_is_measured_with_the_largest_of_them(bert_a
             measured.append(sum(len(one) for one in sequences))
             return super().run_side_by_side(sequences)
 
-    recording = Recording(open_artifact(bert_artifact), threads=2)
-    recording.open()
-    assert measure(recording, token_budget=2**20).token_budget == 2**20
+    with open_runner(bert_artifact, kind=Recording) as recording:
+        assert measure(recording, token_budget=2**20).token_budget == 2**20
     assert set(measured) == {BUDGETS[-1]}
-    recording.close()
 
 
 @pytest.mark.parametrize("concurrency", [Concurrency(), Concurrency(2, per_core=True)])
@@ -260,11 +249,9 @@ def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency
             rates.append(batches * 64 / (time.monotonic() - started))
             return batches
 
-    steady = Steady(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
-    steady.open()
-    measured = measure(steady, token_budget=64).tokens_per_second
+    with open_runner(bert_artifact, concurrency=concurrency, kind=Steady) as steady:
+        measured = measure(steady, token_budget=64).tokens_per_second
     assert max(rates) / 1.9 < measured <= max(rates)
-    steady.close()
 
 
 class Machine:

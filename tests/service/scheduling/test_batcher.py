@@ -109,33 +109,6 @@ async def test_queued_tokens_are_shared_and_each_core_is_free_by_itself(time: Fa
 
 
 @played
-async def test_a_batch_that_runs_alone_uses_all_cores(time: FakeTime) -> None:
-    runner = FakeRunner(held=True, per_core=2)
-    async with serving(runner, time, make_queue(token_budget=100), concurrency=PER_CORE) as batcher:
-        first = ask(batcher, 1)
-        await settle()
-        others = [ask(batcher, n, length=70) for n in (2, 3)]
-        await settle()
-        assert (runner.batches, runner.all_cores) == ([[1]], [True])
-        runner.release()
-        assert await outcomes(first, *others) == [[1], [2], [3]]
-        assert (runner.batches, runner.all_cores) == ([[1], [2], [3]], [True, False, False])
-
-
-@played
-async def test_the_canary_runs_next_in_its_own_batch_past_a_full_queue(time: FakeTime) -> None:
-    runner = FakeRunner(held=True)
-    async with serving(runner, time, make_queue(token_budget=8, max_tokens=16)) as batcher:
-        tasks = [ask(batcher, n) for n in range(6)]
-        await settle()
-        canary = asyncio.create_task(batcher.submit_exclusive([sequence(99)], timeout_seconds=9))
-        await settle()
-        runner.release()
-        await asyncio.gather(canary, *tasks, return_exceptions=True)
-    assert runner.batches[1] == [99]
-
-
-@played
 async def test_the_rate_is_measured_on_full_batches(time: FakeTime) -> None:
     async with serving(FakeRunner(seconds_per_token=0.1), time, make_queue(tokens_per_second=100.0)) as batcher:
         await ask(batcher, 1, length=2)

@@ -110,15 +110,6 @@ def test_the_tail_of_a_bulk_request_is_still_bulk() -> None:
     assert [len(numbers(queue.next_batch(0))) for _ in range(8)] == [12] * 8
 
 
-def test_requests_of_the_same_size_are_served_as_they_came() -> None:
-    queue = make_queue(token_budget=128, max_tokens=100_000)
-    for number, lengths in enumerate(([256] * 10, [8] * 320, [2560])):
-        put(queue, *lengths, number=number)
-    order = [number for _ in range(32) for number in numbers(queue.next_batch(0))]
-    assert order == sorted(order)
-    assert set(order) == {0, 1, 2}
-
-
 def test_a_long_sequence_is_dispatched_after_the_longest_wait() -> None:
     queue = make_queue(token_budget=4, max_wait_seconds=50.0, tokens_per_second=100.0)
     put(queue, 512, number=1)

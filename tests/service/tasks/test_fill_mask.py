@@ -2,9 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -17,6 +15,7 @@ from packbert.service.tasks.joint import Search, fill_together
 from packbert.service.tasks.passes import check_cost, check_fit
 from packbert.service.tokenization.chunks import TextChunk
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from tests.service.in_process import InProcessClient, ask
 from tests.service.tasks.fake_vectors import tasks_with_vectors
 
 MASK = 4
@@ -64,18 +63,15 @@ def test_an_answer_with_too_large_candidates_is_refused(tasks: Tasks) -> None:
         answer_check(tasks, MAX_ANSWER_TOKENS // 100 + 1)(chunk)
 
 
-def fill(server: httpx.Client, **body: Any) -> Any:
-    return server.post("/fill-mask", json=body).json()
-
-
-def test_two_targets_with_one_first_piece_are_one_candidate(server: httpx.Client) -> None:
-    (one,) = fill(server, inputs="the [MASK] is big", targets=["unaffable", "un"], first_piece=True)
+def test_two_targets_with_one_first_piece_are_one_candidate(encoder: InProcessClient) -> None:
+    targets = ["unaffable", "un"]
+    (one,) = ask(encoder, "/fill-mask", inputs="the [MASK] is big", targets=targets, first_piece=True)
     assert (one["token_str"], one["target"]) == ("un", "unaffable")
 
 
-def test_padding_as_a_candidate_is_left_out_of_the_sequence(server: httpx.Client) -> None:
-    vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
-    first, _ = fill(server, inputs="the [MASK] is [MASK]", top_k=vocabulary)
+def test_padding_as_a_candidate_is_left_out_of_the_sequence(encoder: InProcessClient) -> None:
+    vocabulary = encoder.backend.artifact.manifest.sizes["vocabulary"]
+    first, _ = ask(encoder, "/fill-mask", inputs="the [MASK] is [MASK]", top_k=vocabulary)
     (padding,) = (one for one in first if one["token_str"] == "[PAD]")
     assert padding["sequence"] == "[CLS] the is [MASK] [SEP]"
 

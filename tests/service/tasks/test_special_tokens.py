@@ -121,18 +121,6 @@ def test_long_texts_are_cut_and_read_in_windows_as_by_transformers(
         assert [one.ids.tolist() for one in made] == case["windows"]
 
 
-@each_family
-def test_by_default_the_standard_special_tokens_are_text(name: str, tokenizer: Tokenizer) -> None:
-    manifest = tokenizer.artifact.manifest
-    for case in answers(name)["all"]:
-        (found,) = encode(tokenizer, [pair_of(case)], options(special_tokens=False), "right")
-        pair = case["text_pair"] is not None
-        (empty,) = encode(tokenizer, [("a", "a") if pair else "a"], options(special_tokens=False), None)
-        for role in ("cls", "sep", "mask", "pad"):
-            token_id = manifest.special_tokens[role]
-            assert found.ids.tolist().count(token_id) == empty.ids.tolist().count(token_id), case["text"]
-
-
 @pytest.mark.parametrize("name", ["bert-entities"])
 def test_the_setting_is_for_requests_that_do_not_say_it(name: str, artifact: Path) -> None:
     case = answers(name)["all"][0]

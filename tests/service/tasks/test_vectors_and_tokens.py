@@ -179,21 +179,10 @@ def test_states_of_layers_are_those_of_transformers(name: str, precision: str, e
 
 
 def test_dimensions_and_normalize_apply_to_the_joined_vector(exported: Exported) -> None:
-    cut, plain, shown = embed(
-        exported("bert"),
-        [
-            {"layers": [-1, -2], "pooling": "cls", "layer_pooling": "concat", "dimensions": 40, "normalize": True},
-            {"layers": [-1, -2], "pooling": "cls", "layer_pooling": "concat"},
-            {"inputs": "Unaffable cats", "pooling": "none", "words": True, "pieces": True, "dimensions": 3},
-        ],
-    )
+    joined = {"layers": [-1, -2], "pooling": "cls", "layer_pooling": "concat"}
+    cut, plain = embed(exported("bert"), [joined | {"dimensions": 40, "normalize": True}, joined])
     assert np.abs(cut - unit_length(plain[:, :40])).max() <= 1e-6
     assert cut.shape == (6, 40)
-    ((first, second), vectors) = (shown[0]["words"], shown[0]["vectors"])
-    assert (first["text"], first["start"], first["stop"]) == ("Unaffable", 0, 9)
-    assert first["pieces"] == ["un", "##aff", "##able"]
-    assert (second["text"], second["start"], second["stop"]) == ("cats", 10, 14)
-    assert vectors.shape == (2, 3)
 
 
 def test_words_of_a_text_that_is_cut_are_those_of_its_tokens(exported: Exported) -> None:

@@ -155,7 +155,6 @@ def test_a_batch_of_labels_may_hold_pairs_that_fit(labels: InProcessClient) -> N
 @pytest.mark.parametrize(
     ("fields", "status", "code", "sentence"),
     [
-        ({"stride": 142}, 422, "stride", "stride is 142; it must be less than 142: a window holds 142"),
         ({"pooling": "none"}, 422, "pooling", "windows make one vector of a text, and pooling none"),
         ({"inputs": ["a", "cat " * 20_000]}, 413, "too_large", "windows; at most 100 are allowed (BERT_MAX_"),
         ({"prompt": "cat " * 200}, 422, "prompt", "which leaves no room for a text in a window of 144"),

@@ -90,31 +90,6 @@ def test_windows_of_all_texts_count_as_inputs_and_too_many_are_refused(tokenizer
     assert reader.position < 10, "the rest is not read"
 
 
-def test_a_windows_weight_is_what_it_adds(tokenizer: Tokenizer) -> None:
-    text = "cat dog 北 " * 150
-    added = [one.added or 0 for one in windows(tokenizer, text, stride=20, options=WITHOUT_SPANS)[0]]
-    bare = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).encode(text)
-    assert sum(added) == len(bare) - 2
-    assert added[0] == ROOM
-    assert set(added[1:-1]) == {ROOM - 20}
-
-
-def test_every_window_begins_with_the_prompt(tokenizer: Tokenizer) -> None:
-    prompt, text = "the dog walked", " cat house" * 200
-    size = len(windows(tokenizer, prompt)[0][0]) - 2
-    whole, *_ = windows(tokenizer, prompt + text, stride=0, options=WITHOUT_SPANS)
-    first, *others = windows(tokenizer, prompt + text, stride=10, prompt=size, options=WITHOUT_SPANS)[0]
-    assert first.ids.tolist() == whole[0].ids.tolist()
-    own = first.ids.tolist()[1 : 1 + size]
-    body = first.ids.tolist()[1 + size : -1]
-    for window in others:
-        ids = window.ids.tolist()
-        assert ids[1 : 1 + size] == own
-        assert ids[1 + size : 11 + size] == body[-10:]
-        body += ids[11 + size : -1]
-    assert body == [token for one in whole for token in one.ids.tolist()[1:-1]][size:]
-
-
 def test_a_prompt_that_fills_the_window_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(Invalid, match="the prompt has 142 tokens, which leaves no room for a text in a window of 144"):
         windows(tokenizer, "cat " * 300, stride=None, prompt=ROOM)
@@ -123,11 +98,11 @@ def test_a_prompt_that_fills_the_window_is_refused(tokenizer: Tokenizer) -> None
 
 
 def test_the_default_stride_is_an_eighth_of_the_limit(tokenizer: Tokenizer) -> None:
-    text = "cat dog " * 150
-    assert rows(windows(tokenizer, text, stride=None)[0]) == rows(windows(tokenizer, text, stride=18)[0])
-    room = 7
-    default = windows(tokenizer, text, stride=None, prompt=ROOM - room)[0]
-    assert rows(default) == rows(windows(tokenizer, text, stride=3, prompt=ROOM - room)[0])
+    for room, stride in ((ROOM, 18), (7, 3)):
+        default, stated = (
+            windows(tokenizer, "cat dog " * 150, stride=one, prompt=ROOM - room) for one in (None, stride)
+        )
+        assert rows(default[0]) == rows(stated[0])
 
 
 def test_a_pair_is_one_window_or_an_error(tokenizer: Tokenizer) -> None:
