@@ -24,7 +24,7 @@ from .settings import Settings, SettingsError, set_variables
 from .workers.channel import WORKER
 
 if TYPE_CHECKING:
-    from .http.starting import Starting
+    from .http.server import Starting
     from .models import Models
     from .workers.worker import Membership
 

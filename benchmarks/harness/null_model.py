@@ -34,7 +34,7 @@ from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.device import select_artifact
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
-from packbert.service.http.server import build, run
+from packbert.service.http.server import Server, Starting, run
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
@@ -106,7 +106,13 @@ def main() -> int:
     logging.basicConfig(level=settings.log_level.upper())
     artifact = select_artifact(Path(settings.model), "cpu")
     engine = NullEngine(artifact, settings, Metrics(), make_runner=NullRunner)
-    return run(build(settings, Models([engine])), bind_address(settings.host, settings.port, "BERT_PORT"))
+    models = Models([engine])
+
+    async def make(_: Starting) -> Models:
+        return models
+
+    server = Server(settings, models.metrics, make)
+    return run(server, bind_address(settings.host, settings.port, "BERT_PORT"))
 
 
 if __name__ == "__main__":

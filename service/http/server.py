@@ -8,35 +8,56 @@ import resource
 import signal
 import socket
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 
 from ..address import ListenError, begin_no_connection, notify, wait_until_ready
 from ..artifact import ManifestError
-from ..errors import DeviceError
+from ..errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
 from ..logs import log_access
+from ..model_cache import Source
 from ..models import Models
 from ..observability.metrics import Metrics
+from ..observability.scrape import StateCollector, render
 from ..observability.series import UNKNOWN
-from ..prepare import end_exports, exporters
+from ..prepare import end_exports, exporters, prepare_model
 from ..settings import Settings
-from .app import PROBE_PATHS, allow_origins, create_app
+from .app import (
+    PROBE_PATHS,
+    TASKS,
+    add_error_handlers,
+    add_operational_routes,
+    allow_origins,
+    create_app,
+    serve_ports,
+)
 from .body import start_thread
 from .connection import Connection
+from .dialects import kserve, root
+from .endpoint import TaskEndpoint
 from .headers import ApiKeys
 from .limits import BODIES, LEAST_BODY_BYTES, Acceptor, BufferedBytes, ConnectionLimits
-from .loop_watchdog import watch_loop
-from .starting import Starting
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
 LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under way, and the requests that follow them
 FLUSH_SECONDS = 5  # after the drain, for the last responses to be sent
 CLOSED_CHECK_SECONDS = 0.02
+RETRY_SECONDS = 10.0  # while a model is exported
+LOOP_CHECK_SECONDS = 1.0
+MAX_MISSED = 20  # checks of the loop in a row
+LAST_WORDS_SECONDS = 2.0  # a stderr that nobody reads takes none: it may be what the loop hangs at
+STDERR = 2
 # While a thread tokenizes, the default of 0.005 delays the inference thread by 3 ms; this value by 1 ms.
 GIL_SWITCH_SECONDS = 0.0005
 # Allocations between two garbage collections. No response or connection leaves cycles, so a collection only walks
@@ -46,7 +67,7 @@ COLLECT_AFTER = 20_000
 MAX_CONNECTIONS = 1024  # of a process
 RESERVE = 64  # connections over that number: only their probes are answered
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
-MakeModels = Callable[[Starting], Awaitable[Models]]
+MakeModels = Callable[["Starting"], Awaitable[Models]]
 log = logging.getLogger("service")
 
 
@@ -198,15 +219,6 @@ def describe_service(models: Models, port: int) -> str:
     return f"{model} on http://{host}:{settings.port or port}{admin}"
 
 
-def build(settings: Settings, models: Models) -> Server:
-    """The server of models that it opens."""
-
-    async def make(_: Starting) -> Models:
-        return models
-
-    return Server(settings, models.metrics, make)
-
-
 def freeze_libraries() -> None:
     """Lets later collections skip what the imports have made. Called before a model is made: frozen, it would stay."""
     gc.collect()
@@ -246,3 +258,105 @@ def raise_open_file_limit() -> None:
     with suppress(ValueError, OSError):  # not every system permits it
         _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+
+
+class Starting(logging.Handler):
+    """Stands in for a model, its engine and its service; admits no request. As a handler it reads an export's log."""
+
+    draining, degraded, tracing = False, "", None
+    line = ""  # the last of the log, while a model is prepared
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        super().__init__()
+        self.settings, self.metrics = settings, metrics
+        self.models = self.current = self.artifact = self
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.line = record.getMessage()
+
+    def prepare(self, settings: Settings, source: Source, device: str) -> Path:
+        """Prepares the model as `prepare_model` does, and shows the log of it in the answers meanwhile."""
+        self.line = "the model is being prepared"
+        log.addHandler(self)
+        try:
+            return prepare_model(settings, source, device)
+        finally:
+            log.removeHandler(self)
+            self.line = ""
+
+    def admit(self, _: int) -> NoReturn:
+        """Raises Unavailable."""
+        if self.draining:
+            raise Unavailable(SHUTTING_DOWN)
+        if line := self.line:
+            raise Unavailable(f"the model is not there yet: {line}", code="exporting", retry_after=RETRY_SECONDS)
+        raise Unavailable(LOADING, code="loading", retry_after=2)
+
+    async def ready(self) -> str:
+        if self.draining:
+            return "draining"
+        return f"exporting: {self.line}" if self.line else "loading"
+
+    async def readiness(self) -> dict[str, str]:
+        return {}
+
+    def info(self) -> NoReturn:
+        """Raises Unavailable."""
+        self.admit(0)
+
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return render([StateCollector([], self.metrics.processes, {}), self.metrics.collector()], accept)
+
+    def make_app(self, keys: ApiKeys) -> ASGIApp:
+        app = FastAPI(openapi_url=None, redirect_slashes=False)
+        stand_in: Any = self  # these routes need no more of a model
+        add_operational_routes(app, stand_in)
+        kserve.add_server_routes(app.router, stand_in)
+        root.add_get_routes(app.router, stand_in)
+        app.router.default = self._refuse  # in place of a 404
+        add_error_handlers(app)
+        endpoints = {path: TaskEndpoint(stand_in, spec, keys) for path, spec in TASKS.items()}
+        return serve_ports({"": app}, endpoints, self.settings.admin_port, self.metrics)
+
+    async def _refuse(self, _: Scope, __: Receive, ___: Send) -> None:
+        self.admit(0)
+
+
+def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = LOOP_CHECK_SECONDS) -> None:
+    """Starts a thread that ends the process with code 1 if the loop calls nothing back for MAX_MISSED checks.
+
+    Time is counted in checks of its own, so that a stopped process or a suspended machine does not count. The stack of
+    each thread goes to stderr. The thread ends when the loop is closed.
+    """
+    threading.Thread(target=_watch, args=(loop, check_seconds), daemon=True, name="loop-watchdog").start()
+
+
+def _watch(loop: asyncio.AbstractEventLoop, check_seconds: float) -> None:
+    while True:
+        time.sleep(check_seconds)
+        turned, missed = threading.Event(), 0
+        try:
+            loop.call_soon_threadsafe(turned.set)
+        except RuntimeError:  # the loop is closed
+            return
+        while not turned.wait(check_seconds):
+            if loop.is_closed():  # before it has called back
+                return
+            missed += 1
+            if missed == MAX_MISSED:
+                _end_hanging(missed * check_seconds)
+
+
+def _end_hanging(seconds: float) -> None:
+    """Writes the stacks, and ends the process even if nobody reads them.
+
+    It uses neither `logging` nor `sys.stderr`, whose locks the hanging thread may hold, nor faulthandler, which waits
+    for a reader with the GIL.
+    """
+    try:
+        threading.Timer(LAST_WORDS_SECONDS, os._exit, (1,)).start()
+        stacks = ["".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()]
+        text = f"the event loop has hung for {seconds:g} s: the process ends\n" + "\nanother thread:\n".join(stacks)
+        os.write(STDERR, text.encode())
+    finally:
+        os._exit(1)

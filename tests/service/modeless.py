@@ -12,7 +12,7 @@ import uvloop
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.errors import ServiceError
-from packbert.service.http.server import MAX_CONNECTIONS, Server, build
+from packbert.service.http.server import MAX_CONNECTIONS, Server, Starting
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.scheduling.batcher import Batcher
@@ -48,6 +48,15 @@ def modeless(artifact: Artifact, settings: Settings) -> Models:
     return Models([ModelessEngine(artifact, settings, Metrics())])
 
 
+def build_server(settings: Settings, models: Models) -> Server:
+    """The server of models that it opens."""
+
+    async def make(_: Starting) -> Models:
+        return models
+
+    return Server(settings, models.metrics, make)
+
+
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,
     "uvloop": uvloop.new_event_loop,
@@ -59,7 +68,7 @@ async def serve(
 ) -> None:
     """Runs `story` with a server of at most so many connections, and its port; it ends after it."""
     chosen = Settings.model_validate({"model": str(artifact)} | settings)
-    server = build(chosen, modeless(open_artifact(artifact), chosen))
+    server = build_server(chosen, modeless(open_artifact(artifact), chosen))
     server.limits.most = most
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

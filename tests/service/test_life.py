@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.harness.process import free_port
 from packbert.service import __main__ as service_main
-from packbert.service.http.starting import RETRY_SECONDS
+from packbert.service.http.server import RETRY_SECONDS
 from tests.service.model_cache.helpers import artifacts_in, copy_checkpoint, sigterm_in, start, stop_exporter
 from tests.service.polling import until
 

@@ -10,7 +10,7 @@ import pytest
 
 HANGS = """
 import asyncio, os, sys, time
-from packbert.service.http.loop_watchdog import watch_loop
+from packbert.service.http.server import watch_loop
 
 async def hang_for_ever():
     watch_loop(asyncio.get_running_loop(), check_seconds=0.01)
@@ -23,7 +23,7 @@ asyncio.run(hang_for_ever())
 """
 TURNS = """
 import asyncio
-from packbert.service.http.loop_watchdog import watch_loop
+from packbert.service.http.server import watch_loop
 
 async def turn():
     watch_loop(asyncio.get_running_loop(), check_seconds=0.02)
@@ -34,7 +34,7 @@ asyncio.run(turn())
 """
 CLOSES = """
 import asyncio, threading
-from packbert.service.http.loop_watchdog import watch_loop
+from packbert.service.http.server import watch_loop
 
 class Loop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(self, *args):

@@ -28,11 +28,10 @@ from packbert.service.http.server import (
     LAST_CONNECTIONS_SECONDS,
     RESERVE,
     Server,
-    build,
 )
 from packbert.service.settings import Settings
 from tests.service.fakes import FakeTime, settle
-from tests.service.modeless import LOOPS, modeless, play_server, run_server
+from tests.service.modeless import LOOPS, build_server, modeless, play_server, run_server
 
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:
@@ -135,7 +134,7 @@ def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(bert_art
 
 def test_a_port_that_another_process_takes_meanwhile_ends_the_start(bert_artifact: Path) -> None:
     settings = Settings(model=str(bert_artifact), port=0)
-    server = build(settings, modeless(open_artifact(bert_artifact), settings))
+    server = build_server(settings, modeless(open_artifact(bert_artifact), settings))
     with socket.socket() as other, socket.socket() as own:
         for each in (other, own):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

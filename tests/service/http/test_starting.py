@@ -11,7 +11,7 @@ import pytest
 from packbert.service.artifact import open_artifact
 from packbert.service.http.app import create_app
 from packbert.service.http.headers import ApiKeys
-from packbert.service.http.starting import Starting
+from packbert.service.http.server import Starting
 from packbert.service.settings import Settings
 from tests.service.modeless import modeless
 
