@@ -15,8 +15,7 @@ from .engine.device import find_artifact
 from .engine.engine import Device, ModelEngine, common_concurrency
 from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
-from .observability.metrics import Metrics
-from .observability.scrape import StateCollector, render
+from .observability.metrics import Metrics, StateCollector, render
 from .settings import Settings, SettingsError, named_models
 from .tasks.flow import Tasks
 

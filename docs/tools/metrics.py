@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from docs.tools.marks import markdown_table
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import StateCollector, render
+from packbert.service.observability.metrics import Metrics, StateCollector, render
 from packbert.service.scheduling.batcher import Batcher
 from tests.service.fakes import FakeRunner, make_queue
 

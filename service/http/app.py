@@ -20,8 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import UNEXPECTED, NotFound, ServiceError, Unauthorized
 from ..models import Models, ServedModel
-from ..observability.metrics import Metrics
-from ..observability.scrape import OPENMETRICS
+from ..observability.metrics import OPENMETRICS, Metrics
 from ..observability.series import MISDIRECTED
 from ..tasks.inputs import Body, Status
 from .body import parse

@@ -28,8 +28,7 @@ from ..errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
 from ..logs import log_access
 from ..model_cache import Source
 from ..models import Models
-from ..observability.metrics import Metrics
-from ..observability.scrape import StateCollector, render
+from ..observability.metrics import Metrics, StateCollector, render
 from ..observability.series import UNKNOWN
 from ..prepare import end_exports, exporters, prepare_model
 from ..settings import Settings

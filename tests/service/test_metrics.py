@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from packbert.service import errors
 from packbert.service.errors import ServiceError
 from packbert.service.observability.cells import Files
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import StateCollector, render
+from packbert.service.observability.metrics import Metrics, StateCollector, render
 from packbert.service.observability.series import REASONS, REQUEST_SECONDS
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.request import Chunk

@@ -31,8 +31,7 @@ from packbert.service.errors import InferenceFailed
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.logs import add_trace_id
 from packbert.service.observability import spans
-from packbert.service.observability.metrics import Metrics
-from packbert.service.observability.scrape import render
+from packbert.service.observability.metrics import Metrics, render
 from packbert.service.observability.spans import Tracing
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.settings import Settings
