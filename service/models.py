@@ -17,7 +17,6 @@ from .errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from .model_names import NamedModel
 from .observability.metrics import Metrics, StateCollector, render
 from .settings import Settings, SettingsError, named_models
-from .tasks.flow import Tasks
 
 UNNAMED = "default/not-specified"  # infinity's clients name no model so
 LATEST = ":latest"  # what Ollama's clients add to a model's name
@@ -44,17 +43,10 @@ class ServedModel:
     def artifact(self) -> Artifact:
         return self.current.artifact
 
-    def admit(self, body_bytes: int) -> Tasks:
-        """The tasks to a request whose body has `body_bytes` bytes (0: unknown) and has not been read yet.
-
-        Raises Unavailable while draining, and Overloaded if the queue would refuse the request of the only model: the
-        body may name another model.
-        """
+    def check_open(self) -> None:
+        """Raises Unavailable while the service drains."""
         if self.models.draining:
             raise Unavailable(SHUTTING_DOWN)
-        if len(self.group) == 1:
-            self.current.check_admission(body_bytes)
-        return self.current.tasks
 
     async def ready(self) -> str:
         """Why a request would not be answered now; empty when it would. The default is not ready while another model is

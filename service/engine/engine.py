@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ..observability.spans import Tracing
 
 WINDOW_BATCHES = 2  # of a request in the queue, for each batch in flight
-MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
-BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes
 PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
@@ -202,14 +200,6 @@ class ModelEngine:
             "mask_token": self.tokenizer.mask_token,
             "workers": self.settings.workers,
         }
-
-    def check_admission(self, body_bytes: int) -> None:
-        """Raises Overloaded or Unavailable if the queue would refuse a request whose body has so many bytes (0:
-        unknown) and has not been read yet."""
-        queue = self.batcher.queue
-        if queue.held or queue.closed:  # an empty queue takes any request
-            guessed = max(1, body_bytes // BYTES_PER_TOKEN)
-            self.batcher.check_admission(min(guessed, queue.max_tokens // MAX_GUESS_SHARE))
 
     def fail(self, reason: str) -> None:
         """Final: all requests get 503, and the process is to end so that its supervisor starts another."""

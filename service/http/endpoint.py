@@ -214,13 +214,11 @@ class TaskEndpoint:
                 self.keys.check(request.headers)
             check_size(request.content_length, settings.max_body_bytes)  # before the queue: no wait helps it
             try:
-                tasks = model.admit(request.content_length)
+                model.check_open()
             except Unavailable:
                 if model.models.draining:  # the connection closes after the response, and an unread body resets it
                     await request.read_body(settings.max_body_bytes)
                 raise
-            if spec.head and not self.by_body:
-                tasks.require_head(spec.head)
             body = await request.read_body(settings.max_body_bytes)
             stage = PROCESS
             cells[RECEIVE] -= 1
@@ -261,12 +259,10 @@ class TaskEndpoint:
     def answer(self, request: TaskRequest, body: Body) -> Awaitable[TaskResult]:
         """The answer of the model that the body names, or of the route's model. Raises NotFound too."""
         model = self.model
-        if self.by_body:
-            if isinstance(name := getattr(body, "model", None), str):
-                request.asked = ""
-                model = model.models.find(name)
-                request.asked = model.name
-            model.current.tasks.require_head(self.spec.head)
+        if self.by_body and isinstance(name := getattr(body, "model", None), str):
+            request.asked = ""
+            model = model.models.find(name)
+            request.asked = model.name
         return answer_shared(self.spec, model, body) if model.shares else self.spec.answer(model, body)
 
     async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:

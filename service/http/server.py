@@ -283,7 +283,7 @@ class Starting(logging.Handler):
             log.removeHandler(self)
             self.line = ""
 
-    def admit(self, _: int) -> NoReturn:
+    def check_open(self) -> NoReturn:
         """Raises Unavailable."""
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
@@ -301,7 +301,7 @@ class Starting(logging.Handler):
 
     def info(self) -> NoReturn:
         """Raises Unavailable."""
-        self.admit(0)
+        self.check_open()
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         return render([StateCollector([], self.metrics.processes, {}), self.metrics.collector()], accept)
@@ -318,7 +318,7 @@ class Starting(logging.Handler):
         return serve_ports({"": app}, endpoints, self.settings.admin_port, self.metrics)
 
     async def _refuse(self, _: Scope, __: Receive, ___: Send) -> None:
-        self.admit(0)
+        self.check_open()
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = LOOP_CHECK_SECONDS) -> None:

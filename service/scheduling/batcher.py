@@ -161,14 +161,6 @@ class Batcher:
             raise request.error
         return chunk.rows
 
-    def check_admission(self, tokens: int) -> None:
-        """Raises and counts what the queue raises for so many tokens: for an estimate before a request is read."""
-        try:
-            self.queue.check_admission(self.model, tokens, self.clock())
-        except ServiceError:
-            self.counts.refuse()
-            raise
-
     def close(self, reason: str) -> None:
         """Answers every queued request with 503 and refuses others; a run in progress still answers its requests."""
         for request in self.queue.close(reason):

@@ -96,10 +96,9 @@ class InProcessModel(OnlyModel):
         self.refusals: list[ServiceError] = []
         self.current, self.users = self, nullcontext()
 
-    def admit(self, _: int) -> Tasks:
+    def check_open(self) -> None:
         if self.refusals:
             raise self.refusals.pop(0)
-        return self.tasks
 
     async def ready(self) -> str:
         return self.why_not_ready

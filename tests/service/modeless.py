@@ -11,7 +11,6 @@ import uvloop
 
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine.engine import ModelEngine
-from packbert.service.errors import ServiceError
 from packbert.service.http.server import MAX_CONNECTIONS, Server, Starting
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
@@ -23,16 +22,9 @@ from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, settle
 class ModelessEngine(ModelEngine):
     """Admits requests and loads nothing."""
 
-    refusal: ServiceError | None = None  # of a full queue
-
     async def open(self) -> None:
         self.batcher = Batcher(run=FakeRunner().run, queue=make_queue())  # serves nothing
         self.tasks = self._make_tasks()
-
-    def check_admission(self, body_bytes: int) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        super().check_admission(body_bytes)
 
     async def close(self) -> None: ...
 

@@ -156,8 +156,9 @@ class TaskSpec:
         return " ".join((task.__doc__ or "").split()).partition(". ")[0].removesuffix(".")
 
     async def answer(self, served: ServedModel, request: Body) -> TaskResult:
-        """The answer of a model that has the head; its digest is in the result if the model can be swapped."""
+        """The model's answer; its digest is in the result if the model can be swapped. Raises NoSuchHead too."""
         engine = served.current
+        engine.tasks.require_head(self.head)
         with engine.users:
             result = await answer_request(engine.tasks, self.task, request)
         if served.models.can_swap:

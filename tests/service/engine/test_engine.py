@@ -76,7 +76,7 @@ async def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_a
         await ended.wait()
     assert one.readiness() == "every run fails: the model failed: RuntimeError"
     with pytest.raises(Unavailable, match="every run fails"):
-        one.batcher.check_admission(1)
+        one.batcher.admit(1, timeout_seconds=PATIENCE)
     await one.close()
     assert adds_up(one.batcher)
 

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +95,6 @@ async def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders
     await until(lambda: not engine.readiness())
     assert len(await embed(models.default)) == 1
     await models.close()
-
-
-@on_loop
-async def test_a_suspended_default_counts_no_refusal_of_another_models_request(folders: Mapping[str, Path]) -> None:
-    async with opened(served(folders)) as models:
-        engine_of(models.default).batcher.suspend("it is wrong")
-        for model in models.group.values():
-            models.default.admit(0)  # before the body names a model
-            with suppress(Unavailable):
-                await embed(model)
-        counts = [engine_of(model).batcher.counts for model in models.group.values()]
-        assert [(one.received, one.refused, one.answered) for one in counts] == [(1, 1, 0), (1, 0, 1)]
 
 
 @on_loop

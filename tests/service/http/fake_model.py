@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from packbert.service.errors import NoSuchHead, ServiceError
+from packbert.service.errors import ServiceError
 from packbert.service.http.app import TASKS
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
@@ -28,26 +28,16 @@ MANIFEST = SimpleNamespace(
 class FakeModel(OnlyModel):
     """Refuses requests with `error`, if there is one, and else always fails with an unexpected error."""
 
-    def __init__(
-        self, *, error: ServiceError | None = None, draining: bool = False, lacks: str = "", **settings: Any
-    ) -> None:
+    def __init__(self, *, error: ServiceError | None = None, draining: bool = False, **settings: Any) -> None:
         self.settings = Settings.model_validate({"model": "."} | settings)
         self.metrics = Metrics()
         self.error, self.draining = error, draining
-        self.admissions: list[int] = []
         self.artifact, self.manifest = SimpleNamespace(manifest=MANIFEST), MANIFEST
-        self.lacks = lacks  # a head
         self.current, self.tasks, self.users = self, self, nullcontext()
 
-    def admit(self, body_bytes: int) -> "FakeModel":
-        self.admissions.append(body_bytes)
+    def check_open(self) -> None:
         if self.error is not None:
             raise self.error
-        return self
-
-    def require_head(self, head: str) -> None:
-        if head == self.lacks:
-            raise NoSuchHead(f"no {head} head")
 
 
 class Meter(selectors.DefaultSelector):
