@@ -53,7 +53,6 @@ class Connection(asyncio.Protocol):
     _rejected: Rejected | None = None  # raised by a callback of the parser; answered after the requests before it
     _is_open = True  # it counts as a connection
     _url = b""
-    _head_bytes = 0  # of the URL and the headers so far
     _went_on = False  # the slice being parsed has begun or ended a head or a request, or holds bytes of a body
     _silent_bytes = 0  # of the slices since `_went_on` was true: of a head, of trailers, of a chunk's size
     _chunks = 0  # of the body so far
@@ -247,19 +246,17 @@ class Connection(asyncio.Protocol):
         self._state, self._went_on = State.HEAD, True
         self._list_in(None)  # in `_watch_arrival`, if it does not arrive at once
         self._url, self._headers = b"", []
-        self._head_bytes = self._chunks = self._body_bytes = 0
+        self._chunks = self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value.strip(b" \t")))
-        self._head_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
         self._went_on = True
-        self._check_head_size(self._head_bytes)
+        self._check_head_size(len(self._url) + sum([len(name) + len(value) for name, value in self._headers]))
         parser, noted = self._parser, [(name, value.lower()) for name, value in self._headers if name in NOTED]
         method, version = parser.get_method().decode("ascii"), parser.get_http_version()
         if method == "CONNECT":

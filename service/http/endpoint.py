@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import UNEXPECTED, Invalid, ServiceError, TooLarge, Unavailable
+from ..errors import UNEXPECTED, Invalid, ServiceError, TooLarge
 from ..logs import Fields
 from ..models import ServedModel
 from ..observability.metrics import Metrics
@@ -213,12 +213,9 @@ class TaskEndpoint:
             if self.keys.required:
                 self.keys.check(request.headers)
             check_size(request.content_length, settings.max_body_bytes)  # before the queue: no wait helps it
-            try:
-                model.check_open()
-            except Unavailable:
-                if model.models.draining:  # the connection closes after the response, and an unread body resets it
-                    await request.read_body(settings.max_body_bytes)
-                raise
+            if model.models.draining:  # the connection closes after the response, and an unread body resets it
+                await request.read_body(settings.max_body_bytes)
+            model.check_open()
             body = await request.read_body(settings.max_body_bytes)
             stage = PROCESS
             cells[RECEIVE] -= 1
