@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Tokens
 
-from ..errors import InferenceFailed, NotFinite, ServiceError
+from ..errors import DeadlineExceeded, InferenceFailed, NotFinite, ServiceError
 from ..scheduling.batcher import Batcher
 
 MAX_FAILURES = 3  # canaries in a row whose runs failed: every run fails, and a new process is the cure
@@ -31,7 +31,6 @@ class Health:
     A wrong canary makes the engine not ready, and its answers are withheld, until a canary is right; a fault is final.
     """
 
-    stale_seconds: float  # not ready after so long without a successful run
     tolerance: float  # largest absolute difference of the canary's vector
     loading: bool = True
     draining: bool = False
@@ -40,17 +39,14 @@ class Health:
     wrong: bool = False  # the last vector of a canary was wrong, and so is any answer
     _consecutive_failures: int = 0
 
-    def reason(self, *, since_answer: float) -> str:
-        """Why a request would not be answered now, empty if it would; `since_answer`: seconds since a good run."""
+    @property
+    def reason(self) -> str:
+        """Why a request would not be answered now, empty if it would."""
         if self.fault:
             return self.fault
         if self.loading:
             return "loading"
-        if self.draining:
-            return "draining"
-        if self.canary:
-            return self.canary
-        return f"no run has succeeded for {since_answer:.0f} s" if since_answer > self.stale_seconds else ""
+        return "draining" if self.draining else self.canary
 
     def canary_answered(self, difference: float) -> None:
         """Takes the largest absolute difference to the known vector; NaN counts as wrong."""
@@ -100,6 +96,8 @@ class Canary:
         except InferenceFailed as error:
             if self.health.canary_failed(error.message, not_finite=isinstance(error, NotFinite)):
                 self.on_dead(f"every run fails: {error.message}")
+        except DeadlineExceeded as error:  # no batch has begun for so long
+            self.health.canary = f"the canary failed: {error.message}"
         except ServiceError:
             return  # the queue is closed
         else:

@@ -149,7 +149,7 @@ class ModelEngine:
 
     def __post_init__(self) -> None:
         tolerance = self.artifact.manifest.canary.tolerance
-        self.health = Health(stale_seconds=self.settings.run_timeout_seconds, tolerance=tolerance)
+        self.health = Health(tolerance=tolerance)
         self.memory_bytes = self.artifact.weights.stat().st_size
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters, self.metrics.tokenizing)
 
@@ -183,9 +183,7 @@ class ModelEngine:
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty if it would."""
-        answers = not self.health.loading and self in self.device.loaded
-        since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
-        return self.health.reason(since_answer=since_answer) or self.batcher.suspended
+        return self.health.reason or self.batcher.suspended
 
     def info(self) -> dict[str, Any]:
         """The content of /info, when it is open."""
@@ -265,8 +263,6 @@ class ModelEngine:
             await asyncio.to_thread(self._load, folder, stack.pop_all())
         if self.artifact.manifest.device == "cpu":
             self._moving = start_moving()
-        if not self.health.loading:
-            self.batcher.last_answer = self.batcher.clock()  # no run could succeed before
         self.metrics.loaded(self.artifact.manifest.name, time.monotonic() - began)
 
     async def put_out(self) -> None:

@@ -48,7 +48,6 @@ class Batcher:
     counts: RequestCounts = field(default_factory=RequestCounts)  # of clients
     canaries: RequestCounts = field(default_factory=RequestCounts)
     failures: RunFailures = field(default_factory=RunFailures)
-    last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
     model: QueuedModel = field(default_factory=QueuedModel)
     load: Callable[[], None] = lambda: None  # called when a request waits for the model to be loaded
@@ -273,7 +272,7 @@ class Batcher:
         A row that is not finite may be innocent: another sequence in its attention row can have caused it. So these run
         again.
         """
-        self.last_answer, self.failures_in_a_row = ended, 0
+        self.failures_in_a_row = 0
         not_finite = []
         for job, row in zip(jobs, rows, strict=True):
             if row is None:

@@ -15,21 +15,20 @@ CANARY = 7  # the number of its sequence, which is also what the fake model answ
 
 
 def health(**calibration: object) -> Health:
-    return Health(stale_seconds=30, tolerance=0.1, loading=False, **calibration)  # type: ignore[arg-type]
+    return Health(tolerance=0.1, loading=False, **calibration)  # type: ignore[arg-type]
 
 
-def test_it_is_ready_when_a_run_went_well_lately_and_nothing_else_is_wrong() -> None:
-    assert health().reason(since_answer=29) == ""
-    assert health().reason(since_answer=31) == "no run has succeeded for 31 s"
-    assert Health(stale_seconds=30, tolerance=0.1).reason(since_answer=0) == "loading"
-    assert health(draining=True).reason(since_answer=0) == "draining"
+def test_it_is_ready_when_the_canary_is_right_and_nothing_else_is_wrong() -> None:
+    assert health().reason == ""
+    assert Health(tolerance=0.1).reason == "loading"
+    assert health(draining=True).reason == "draining"
     for wrong in (0.2, float("nan")):
         (one := health()).canary_answered(wrong)
-        assert one.reason(since_answer=0) == f"the canary's vector is wrong by {wrong:g}"
+        assert one.reason == f"the canary's vector is wrong by {wrong:g}"
         one.canary_answered(0.05)
-        assert one.reason(since_answer=0) == ""
+        assert one.reason == ""
     (stuck := health(fault="stuck")).canary_answered(0)
-    assert stuck.reason(since_answer=0) == "stuck"
+    assert stuck.reason == "stuck"
 
 
 def test_three_failed_canaries_in_a_row_end_the_process() -> None:
@@ -94,6 +93,21 @@ async def test_the_canary_is_due_by_time_whatever_is_answered_meanwhile(time: Fa
         await asyncio.sleep(pause)
     await settle()
     assert engine.runner.ran[CANARY] == time.now // 5
+    await engine.close()
+
+
+@played
+async def test_it_is_not_ready_while_no_batch_begins(time: FakeTime) -> None:
+    engine = Engine(time, FakeRunner())
+    engine.running[0].cancel()
+    await asyncio.sleep(5 + 29)
+    assert engine.canary.health.reason == ""
+    await asyncio.sleep(2)
+    assert engine.canary.health.reason.startswith("the canary failed: the deadline passed after 30.000 s in the queue")
+    engine.running[0] = asyncio.create_task(engine.batcher.dispatcher.serve())
+    await asyncio.sleep(5)
+    await settle()
+    assert engine.canary.health.reason == ""
     await engine.close()
 
 
