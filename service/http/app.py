@@ -30,10 +30,10 @@ from .endpoint import TaskEndpoint, TaskFastPath, TaskRequest, check_size, trace
 from .headers import REFUSAL, ApiKeys, find_key
 from .openapi import (
     API_KEY,
+    INFO_RESPONSE,
     OTHER_GROUP,
     PROTOCOL_ERRORS,
     SERVICE,
-    InfoResponse,
     Readiness,
     Responses,
     documented,
@@ -206,10 +206,11 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
             content["models"] = {name: reason or "ready" for name, reason in of_each.items()}
         return json_response(content, 503 if reason else 200)
 
-    @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
+    @get("/info", response_model=INFO_RESPONSE, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
         content = model.current.info()
-        return json_response(content | native.info_keys(content) | {"models": list(model.group)})
+        of_tei = {key: read(content) for key, (read, _) in native.INFO.items()}
+        return json_response(content | of_tei | {"models": list(model.group)})
 
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}
