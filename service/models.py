@@ -67,10 +67,6 @@ class ServedModel:
         own, *reasons = [one.current.readiness() for one in (self, *others)]
         return own or ("loading" if "loading" in reasons else "")
 
-    async def readiness(self) -> dict[str, str]:
-        """For the default of several models: why each would not answer now, by name; empty if it would."""
-        return await self.models.readiness() if self is self.models.default and len(self.group) > 1 else {}
-
     async def swap(self, source: str = "") -> Swapped:
         """`_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a load
         cannot be interrupted."""

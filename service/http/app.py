@@ -202,7 +202,8 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
         content: dict[str, Any] = {"status": reason or "ready"}
         if degraded := model.artifact.degraded:
             content["degraded"] = degraded
-        if of_each := await model.readiness():
+        if len(model.group) > 1 and model is model.models.default:
+            of_each = await model.models.readiness()
             content["models"] = {name: reason or "ready" for name, reason in of_each.items()}
         return json_response(content, 503 if reason else 200)
 

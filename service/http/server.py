@@ -262,7 +262,7 @@ def raise_open_file_limit() -> None:
 class Starting(logging.Handler):
     """Stands in for a model, its engine and its service; admits no request. As a handler it reads an export's log."""
 
-    draining, degraded, tracing = False, "", None
+    draining, degraded, tracing, group = False, "", None, ()
     line = ""  # the last of the log, while a model is prepared
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -295,9 +295,6 @@ class Starting(logging.Handler):
         if self.draining:
             return "draining"
         return f"exporting: {self.line}" if self.line else "loading"
-
-    async def readiness(self) -> dict[str, str]:
-        return {}
 
     def info(self) -> NoReturn:
         """Raises Unavailable."""

@@ -39,9 +39,6 @@ class ModelessEngine(ModelEngine):
     def readiness(self) -> str:
         return "draining" if self.health.draining else ""
 
-    def info(self) -> dict[str, Any]:
-        return {}
-
 
 def modeless(artifact: Artifact, settings: Settings) -> Models:
     """The models of a service, of which none is loaded."""

@@ -101,13 +101,13 @@ def test_a_server_without_places_answers_probes_and_says_it_is_full(bert_artifac
             outcome = await ask_once(port, get(path))
             assert outcome.status == 200
             assert b"\r\nconnection: close" in outcome.head
-        outcome = await ask_once(port, get("/info"))
+        outcome = await ask_once(port, get("/v2"))
         assert (outcome.status, orjson.loads(outcome.body)["code"]) == (503, "connections_full")
         assert b"\r\nretry-after: 1\r\n" in outcome.head
         assert f"takes {PLACES} connections: ".encode() in outcome.body
         clients.pop().close()
         await settle()
-        outcome = await ask_once(port, get("/info"))
+        outcome = await ask_once(port, get("/v2"))
         assert (outcome.status, b"\r\nconnection: close" in outcome.head) == (200, False)
         for client in clients:
             client.close()
