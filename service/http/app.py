@@ -24,7 +24,7 @@ from ..observability.metrics import OPENMETRICS, Metrics
 from ..observability.series import MISDIRECTED
 from ..tasks.inputs import Body, Status
 from .body import parse
-from .dialects import kserve, model_lists, native, rerank, root, scores, vectors
+from .dialects import kserve, model_lists, native, root, scores, vectors
 from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from .endpoint import TaskEndpoint, TaskFastPath, TaskRequest, check_size, trace
 from .headers import REFUSAL, ApiKeys, find_key
@@ -46,7 +46,7 @@ TASKS = {
     **native.ROUTES,
     **vectors.ROUTES,
     **native.TEI_ROUTES,
-    **rerank.ROUTES,
+    **scores.RERANK_ROUTES,
     **model_lists.ROUTES,
     **root.ROUTES,
     **scores.ROUTES,

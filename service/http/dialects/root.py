@@ -25,10 +25,10 @@ from ...tasks.zero_shot import as_elements
 from ..page.routes import add_page_routes, open_page
 from ..responses import json_response
 from ..validation import validate
-from . import native, rerank
+from . import native, scores
 from .spec import TaskSpec, type_like
 
-TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | rerank.ROUTES
+TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | scores.RERANK_ROUTES
 SPECS: dict[RootTask, TaskSpec] = {task: TASK_ROUTES[f"/{task}"] for task in get_args(RootTask)}
 OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # no other has these
 OF_INPUTS: dict[type, RootTask] = {  # the form of the inputs -> the task that alone takes it
