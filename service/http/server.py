@@ -63,8 +63,6 @@ GIL_SWITCH_SECONDS = 0.0005
 # through what is in flight: with 1,000 connections twice in 6 s, for 4 to 8 ms. At the default of 700 that took a tenth
 # of the loop's time, at 50,000 it was a single turn of 16 to 31 ms.
 COLLECT_AFTER = 20_000
-MAX_CONNECTIONS = 1024  # of a process
-RESERVE = 64  # connections over that number: only their probes are answered
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
 MakeModels = Callable[["Starting"], Awaitable[Models]]
 log = logging.getLogger("service")
@@ -110,8 +108,6 @@ class Server:
             buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
             on_rejected=partial(metrics.refused, UNKNOWN),
             log_access=log_access if settings.access_log else None,
-            most=MAX_CONNECTIONS,
-            reserve=RESERVE,
             probes=frozenset(PROBE_PATHS),
         )
         self.starting, self.keys = Starting(settings, metrics), ApiKeys(settings)
@@ -216,12 +212,6 @@ def describe_service(models: Models, port: int) -> str:
     model = f"{manifest.name} ({manifest.family}, {manifest.precision}, {manifest.device})"
     model = ", ".join([model, *list(models.group)[1:]])
     return f"{model} on http://{host}:{settings.port or port}{admin}"
-
-
-def freeze_libraries() -> None:
-    """Lets later collections skip what the imports have made. Called before a model is made: frozen, it would stay."""
-    gc.collect()
-    gc.freeze()
 
 
 def run(server: Server, sockets: Sequence[socket.socket]) -> int:

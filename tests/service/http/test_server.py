@@ -26,7 +26,6 @@ from packbert.service.http.limits import MIN_IDLE_SECONDS
 from packbert.service.http.server import (
     AFTER_DRAIN_SECONDS,
     LAST_CONNECTIONS_SECONDS,
-    RESERVE,
     Server,
 )
 from packbert.service.settings import Settings
@@ -66,7 +65,7 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
 
     async def story(server: Server, port: int, time: FakeTime) -> None:
         clients = []
-        for number in range(3 * (PLACES + RESERVE)):
+        for number in range(3 * (PLACES + server.limits.reserve)):
             clients.append(socket.create_connection(("127.0.0.1", port)))
             clients[-1].sendall(HALF[half])
             if number % 8 == 0:
@@ -76,7 +75,7 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
         began = time.now
         assert (await ask_once(port, get("/health"))).status == 200
         assert time.now == began
-        assert len(server.limits.connections) <= PLACES + RESERVE
+        assert len(server.limits.connections) <= PLACES + server.limits.reserve
         for client in clients:
             client.close()
 
@@ -239,7 +238,7 @@ def test_connections_that_are_reset_before_they_are_accepted_take_no_place(
 ) -> None:
     async def story(server: Server, port: int) -> None:
         for _ in range(3):
-            for _ in range(PLACES + RESERVE):
+            for _ in range(PLACES + server.limits.reserve):
                 reset(port, sent)
             async with asyncio.timeout(60):
                 assert (await ask_once(port, get("/ready"))).status == 200
