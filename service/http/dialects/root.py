@@ -22,7 +22,7 @@ from ...tasks.fill_mask import FillMaskRequest
 from ...tasks.flow import Task, Tasks
 from ...tasks.inputs import Body, EmbedRequest, FailFastList, Pair, SimilarityInputs, Status
 from ...tasks.zero_shot import as_elements
-from ..page.routes import add_page_routes, open_page
+from ..page.routes import open_page
 from ..responses import json_response
 from ..validation import validate
 from . import native, scores
@@ -131,7 +131,10 @@ ROUTES = {"/": ROOT, "/invocations": replace(ROOT, operation="invocations")}  # 
 def add_get_routes(app: APIRouter, model: ServedModel) -> None:
     page = open_page(model.settings)
     if page is not None:
-        add_page_routes(app, page)
+
+        @app.get("/page/{name:path}", include_in_schema=False)
+        async def page_file(request: Request, name: str) -> Response:
+            return await page.respond(request, name)
 
     @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:
