@@ -120,11 +120,6 @@ def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Memb
     return code
 
 
-def run(words: Sequence[str]) -> NoReturn:
-    """`packbert serve`."""
-    end(main(words))
-
-
 def end(code: int) -> NoReturn:
     """Ends the process at once, so that a run that hangs cannot keep it."""
     logging.shutdown()
@@ -134,4 +129,4 @@ def end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    end(main(sys.argv[1:]))
