@@ -25,9 +25,9 @@ USAGE = """usage: packbert COMMAND ...
 
 
 def _serve(words: Sequence[str]) -> NoReturn:
-    from packbert.service.__main__ import run
+    from packbert.service.__main__ import end, main
 
-    run(words)
+    end(main(words))
 
 
 def _export(words: Sequence[str], command: str = "export") -> int:

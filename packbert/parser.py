@@ -62,10 +62,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}{way_out}\n")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question with the known name that is spelled most alike; empty if none is."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """A question with the known name that is spelled most alike, but for the prefix of all; empty if none is."""
+    near = difflib.get_close_matches(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], n=1)
+    return f" (did you mean {prefix}{near[0]}?)" if near else ""
 
 
 def one_of(*values: str) -> Callable[[str], str]:

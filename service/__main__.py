@@ -1,6 +1,7 @@
 """`packbert serve`: reads the settings, finds or makes an artifact and serves it; SIGTERM drains, exit code 0."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -96,7 +97,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
 
 def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Membership | None" = None) -> int:
     """HTTP and the models in this process."""
-    from .http.server import Server, freeze_libraries, run
+    from .http.server import Server, run
     from .observability.metrics import Metrics
 
     if settings.can_swap:
@@ -108,7 +109,8 @@ def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Memb
         artifacts = find_artifacts(settings.of_each_model(swapped), starting.prepare)
         from .models import make_models
 
-        freeze_libraries()
+        gc.collect()
+        gc.freeze()  # later collections skip what the imports have made; a model that is frozen would stay
         return make_models(settings, artifacts, metrics)
 
     server = Server(settings, metrics, lambda starting: asyncio.to_thread(make, starting), member)
@@ -116,11 +118,6 @@ def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Memb
     if server.models is None and code != 1:
         raise Stopped(signal.SIGINT if code else signal.SIGTERM)
     return code
-
-
-def run(words: Sequence[str]) -> NoReturn:
-    """`packbert serve`."""
-    end(main(words))
 
 
 def end(code: int) -> NoReturn:
@@ -132,4 +129,4 @@ def end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    end(main(sys.argv[1:]))

@@ -37,7 +37,7 @@ class ServedModel:
         self.models, self.current, self.source, self.name = models, engine, source, engine.artifact.manifest.name
         self.settings, self.metrics, self.tracing = models.settings, models.metrics, models.tracing
         self.group = models.group
-        self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
+        self._swapping = asyncio.Lock()
 
     @property
     def artifact(self) -> Artifact:
@@ -58,10 +58,6 @@ class ServedModel:
         others = self.group.values() if self is self.models.default else ()
         own, *reasons = [one.current.readiness() for one in (self, *others)]
         return own or ("loading" if "loading" in reasons else "")
-
-    async def readiness(self) -> dict[str, str]:
-        """For the default of several models: why each would not answer now, by name; empty if it would."""
-        return await self.models.readiness() if self is self.models.default and len(self.group) > 1 else {}
 
     async def swap(self, source: str = "") -> Swapped:
         """`_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a load
@@ -84,15 +80,13 @@ class ServedModel:
         await self._swap(folder, counts=False)
         self.source = source
 
-    async def _swap(self, source: str, *, counts: bool = True) -> Swapped:
+    async def _swap(self, source: str, *, counts: bool = True) -> Swapped:  # counts: in the metrics
         """Lets the artifact of `source`, or of the same place as before, answer; a copy is another artifact.
 
-        It is loaded and tested beside the model that answers, which is closed when its last request has ended. A swap
-        during the start waits for the start of its model. `counts`: in the metrics. Raises Invalid if it cannot be
-        served, and Unavailable if the service ends: nothing has changed.
+        It is loaded and tested beside the model that answers, which is closed when its last request has ended. Raises
+        Invalid if it cannot be served, and Unavailable if the service ends: nothing has changed.
         """
         count = self.metrics.swapped if counts else lambda *_: None
-        await self._opened.wait()
         async with self._swapping:
             old, fault = self.current, ""
             source = source or self.source
@@ -197,7 +191,6 @@ class Models:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
         for model in self.group.values():
             await model.current.open()
-            model._opened.set()
 
     async def close(self) -> None:
         """Ends what `open` started; requests that still wait get 503."""

@@ -1,9 +1,8 @@
 """The settings: BERT_* environment variables, read and checked once."""
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from types import NoneType
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, PrivateAttr, Valida
 from pydantic.fields import FieldInfo
 
 from packbert.model_export.artifact.manifest import read_file
+from packbert.parser import did_you_mean
 
 from .model_names import MAX_SHOWN, MODEL_NAME, NamedModel, read_models
 
@@ -217,7 +217,7 @@ class Settings(BaseModel):
         if unknown := sorted(set(mine) - set(known)):
             links = "; Kubernetes sets these for a Service whose name begins with bert: set enableServiceLinks: false"
             hint = links if any(LINK.search(name) for name in unknown) else ""
-            named = ", ".join(name + _nearest(name, known) for name in unknown)
+            named = ", ".join(name + did_you_mean(name, known, prefix=PREFIX) for name in unknown)
             raise SettingsError(f"unknown setting {named}{hint}; known are {', '.join(sorted(known))}")
         if empty := sorted(name for name, value in mine.items() if not value.strip() and known[name] not in KEYS):
             raise SettingsError("; ".join(f"{name}: it is empty; leave it out for its default" for name in empty))
@@ -357,12 +357,6 @@ def _fault(name: str, value: object) -> str:
         elif bounds:
             wanted += f" of at least {bounds['ge']}" if "ge" in bounds else f" above {bounds['gt']}"
     return f"{PREFIX}{name.upper()}: {str(value)[:MAX_SHOWN]} is not {wanted}"
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """A question with the known name that is spelled most alike; empty if none is."""
-    near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
-    return f" (did you mean {PREFIX}{near[0]}?)" if near else ""
 
 
 def set_variables(given: Mapping[str, str]) -> None:

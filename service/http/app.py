@@ -24,16 +24,16 @@ from ..observability.metrics import OPENMETRICS, Metrics
 from ..observability.series import MISDIRECTED
 from ..tasks.inputs import Body, Status
 from .body import parse
-from .dialects import kserve, model_lists, native, rerank, root, scores, vectors
+from .dialects import kserve, model_lists, native, root, scores, vectors
 from .dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from .endpoint import TaskEndpoint, TaskFastPath, TaskRequest, check_size, trace
 from .headers import REFUSAL, ApiKeys, find_key
 from .openapi import (
     API_KEY,
+    INFO_RESPONSE,
     OTHER_GROUP,
     PROTOCOL_ERRORS,
     SERVICE,
-    InfoResponse,
     Readiness,
     Responses,
     documented,
@@ -46,7 +46,7 @@ TASKS = {
     **native.ROUTES,
     **vectors.ROUTES,
     **native.TEI_ROUTES,
-    **rerank.ROUTES,
+    **scores.RERANK_ROUTES,
     **model_lists.ROUTES,
     **root.ROUTES,
     **scores.ROUTES,
@@ -202,14 +202,16 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
         content: dict[str, Any] = {"status": reason or "ready"}
         if degraded := model.artifact.degraded:
             content["degraded"] = degraded
-        if of_each := await model.readiness():
+        if len(model.group) > 1 and model is model.models.default:
+            of_each = await model.models.readiness()
             content["models"] = {name: reason or "ready" for name, reason in of_each.items()}
         return json_response(content, 503 if reason else 200)
 
-    @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
+    @get("/info", response_model=INFO_RESPONSE, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
         content = model.current.info()
-        return json_response(content | native.info_keys(content) | {"models": list(model.group)})
+        of_tei = {key: read(content) for key, (read, _) in native.INFO.items()}
+        return json_response(content | of_tei | {"models": list(model.group)})
 
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}

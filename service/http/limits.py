@@ -85,8 +85,8 @@ class ConnectionLimits:
     on_rejected: Callable[[int, str], None] = lambda status, code: None
     log_access: Callable[..., None] | None = None  # gets the fields of a line for each response; None: no access log
     closing: bool = False  # each connection closes after its next response
-    most: int = 2**31  # connections
-    reserve: int = 0  # connections over that number, of which only probes are answered
+    most: int = 1024  # connections
+    reserve: int = 64  # connections over that number, of which only probes are answered
     open: int = 0  # connections that were accepted and have not ended
     probes: frozenset[str] = frozenset()  # the paths of probes
     connections: set[Any] = field(default_factory=set)  # that have a transport

@@ -5,11 +5,13 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Header
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.routing import BaseRoute, Route
 
 from ..settings import MAX_TIMEOUT_MS, RootTask
 from ..tasks.inputs import ErrorBody, Status
+from .dialects import native
+from .dialects.spec import Explained, like
 from .endpoint import TaskEndpoint
 from .responses import NPY
 
@@ -48,6 +50,69 @@ Timeout = Annotated[
 ]
 
 
+EMBEDDING_INFO = like(
+    "EmbeddingInfo",
+    "How a text's vector is made where a request does not say it.",
+    decided_by=Explained("the artifact", "the artifact, or BERT_POOLING and BERT_NORMALIZE"),
+    dimensions=384,
+    modules=Explained(["Pooling(mean)"], "of sentence-transformers, after the encoder"),
+    left_out=Explained(list[str], "modules that --without-modules left out at export"),
+    include_prompt=Explained(bool, "whether pooling reads the tokens of a prompt"),
+)
+INFO_RESPONSE = like(
+    "InfoResponse",
+    "The model, its limits and what runs it.",
+    model="sample",
+    models=Explained(["sample"], "the names of the service's models, the default first"),
+    digest=Explained("5f2c0f9e1d3a", "names the artifact: 12 hexadecimal digits of its checksum"),
+    identity=Explained(
+        dict[str, str | list[str]],
+        "version, source, revision, license and languages of the model; empty where not stated",
+    ),
+    status=Explained("ready", "ready, or the reason why not, as in /ready"),
+    workers=Explained(1, "whole services behind the port"),
+    family="bert",
+    heads=Explained(["cls", "mean"], "the outputs that this model has"),
+    missing_heads=Explained(dict[str, str], "why an output is missing, by name"),
+    assumed=Explained(dict[str, str], "what the export assumed, or read of one of several files, and why"),
+    pooling=Explained("mean", "default pooling of /embed and /v1/embeddings"),
+    normalize=Explained(bool, "default of /embed; /v1/embeddings gives unit length by default"),
+    default_prompt_name=Explained((str, None), "the prompt of a request that names none"),
+    prompts=Explained(dict[str, str], "the checkpoint's prompts: the text before each text, by name"),
+    similarity_fn_name=Explained(("cosine", None), "as the checkpoint states it"),
+    embedding=EMBEDDING_INFO,
+    pair_labels=Explained(list[str], "the two labels of /nsp"),
+    labels=Explained(list[str], "the labels of /predict or the tags of /tag"),
+    label_scores=Explained("softmax", "how /predict turns logits into scores"),
+    rerank=Explained((Literal["cross-encoder", "maxsim", "cosine"], None), "of /rerank; null: 501"),
+    root_task=Explained((RootTask, None), "task of `POST /` (BERT_ROOT_TASK); null: by heads and fields"),
+    sizes=Explained(dict[str, int], "hidden, vocabulary, layers, ..."),
+    limits=Explained(dict[str, int], "of a request, and of the queue"),
+    truncate=Explained(bool, "whether long inputs are cut by default (BERT_TRUNCATE)"),
+    special_tokens=Explained(
+        bool, "whether all special tokens in a text are read as such by default (BERT_SPECIAL_TOKENS)"
+    ),
+    mask_token=Explained("[MASK]", "empty without one"),
+    precision="int8",
+    device=Explained("cpu", "the device that the artifact was exported for"),
+    execution_provider=Explained("CPU", "CPU, CUDA or OpenVINO"),
+    cuda_attention=Explained(
+        (Literal["packed", "plain"], None),
+        "attention on the GPU: in one operator, or in standard operators; null on the CPU",
+    ),
+    degraded=Explained((str, None), DEGRADED),
+    threads=2,
+    in_memory=Explained(bool, "false where the model was put out of memory (BERT_MEMORY_LIMIT)"),
+    memory_bytes=Explained(36_000_000, "what the model takes there"),
+    measured=Explained(dict[str, Any], "batch size, speed and accuracy, measured at start"),
+    verification=Explained(dict[str, Any], "the exporter's comparison with its reference"),
+    versions=Explained(
+        dict[str, str], "of the exporter, the service, ONNX Runtime, and OpenVINO where it runs the encoder"
+    ),
+    **{key: example for key, (_, example) in native.INFO.items()},
+)
+
+
 class Readiness(Status):
     degraded: str | None = Field(None, description=f"{DEGRADED}; absent where that is not so")
     models: dict[str, str] | None = Field(None, description="the status of each of several models, by name")
@@ -76,82 +141,3 @@ def documented(route: BaseRoute) -> BaseRoute:
         responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
         dependencies=[API_KEY] if endpoint.keys.required else [],
     )
-
-
-class EmbeddingInfo(BaseModel):
-    """How a text's vector is made where a request does not say it."""
-
-    decided_by: str = Field(description="the artifact, or BERT_POOLING and BERT_NORMALIZE", examples=["the artifact"])
-    dimensions: int = Field(examples=[384])
-    modules: list[str] = Field(description="of sentence-transformers, after the encoder", examples=[["Pooling(mean)"]])
-    left_out: list[str] = Field(description="modules that --without-modules left out at export")
-    include_prompt: bool = Field(description="whether pooling reads the tokens of a prompt")
-
-
-class InfoResponse(BaseModel):
-    """The model, its limits and what runs it."""
-
-    model: str
-    models: list[str] = Field(description="the names of the service's models, the default first")
-    digest: str = Field(description="names the artifact: 12 hexadecimal digits of its checksum")
-    identity: dict[str, str | list[str]] = Field(
-        {}, description="version, source, revision, license and languages of the model; empty where not stated"
-    )
-    status: str = Field(description="ready, or the reason why not, as in /ready")
-    workers: int = Field(description="whole services behind the port")
-    family: str = Field("", examples=["bert"])
-    heads: list[str] = Field([], description="the outputs that this model has")
-    missing_heads: dict[str, str] = Field({}, description="why an output is missing, by name")
-    assumed: dict[str, str] = Field({}, description="what the export assumed, or read of one of several files, and why")
-    pooling: str = Field("", description="default pooling of /embed and /v1/embeddings", examples=["mean"])
-    normalize: bool = Field(False, description="default of /embed; /v1/embeddings gives unit length by default")
-    default_prompt_name: str | None = Field(None, description="the prompt of a request that names none")
-    prompts: dict[str, str] = Field({}, description="the checkpoint's prompts: the text before each text, by name")
-    similarity_fn_name: str | None = Field(None, description="as the checkpoint states it", examples=["cosine"])
-    embedding: EmbeddingInfo | None = None
-    pair_labels: list[str] = Field([], description="the two labels of /nsp")
-    labels: list[str] = Field([], description="the labels of /predict or the tags of /tag")
-    label_scores: str = Field("", description="how /predict turns logits into scores", examples=["softmax"])
-    rerank: Literal["cross-encoder", "maxsim", "cosine"] | None = Field(None, description="of /rerank; null: 501")
-    root_task: RootTask | None = Field(None, description="task of `POST /` (BERT_ROOT_TASK); null: by heads and fields")
-    sizes: dict[str, int] = Field({}, description="hidden, vocabulary, layers, ...")
-    limits: dict[str, int | float] = Field({}, description="of a request, and of the queue")
-    truncate: bool = Field(False, description="whether long inputs are cut by default (BERT_TRUNCATE)")
-    special_tokens: bool = Field(
-        False, description="whether all special tokens in a text are read as such by default (BERT_SPECIAL_TOKENS)"
-    )
-    mask_token: str | None = Field(None, description="null while the model is loading; empty without one")
-    precision: str = Field("", examples=["int8"])
-    device: str = Field("", description="the device that the artifact was exported for")
-    execution_provider: str | None = Field(None, description="CPU, CUDA or OpenVINO; null while the model is loading")
-    cuda_attention: Literal["packed", "plain"] | None = Field(
-        None, description="attention on the GPU: in one operator, or in standard operators; null on the CPU"
-    )
-    degraded: str | None = Field(None, description=DEGRADED)
-    threads: int | None = None
-    in_memory: bool = Field(True, description="false where the model was put out of memory (BERT_MEMORY_LIMIT)")
-    memory_bytes: int | None = Field(None, description="what the model takes there; null while it is loading")
-    measured: dict[str, Any] | None = Field(None, description="batch size, speed and accuracy, measured at start")
-    verification: dict[str, Any] = Field({}, description="the exporter's comparison with its reference")
-    versions: dict[str, str] = Field(
-        {}, description="of the exporter, the service, ONNX Runtime, and OpenVINO where it runs the encoder"
-    )
-    model_id: str = Field("", description="as text-embeddings-inference, like all keys from here on: the model")
-    model_sha: str | None = None
-    model_dtype: str = Field("", examples=["float32"])
-    served_model_name: str = ""
-    model_type: dict[str, dict[str, Any]] = Field(
-        {},
-        description="embedding with its pooling; classifier, or reranker if it has one label, with id2label, label2id",
-        examples=[{"embedding": {"pooling": "mean"}}],
-    )
-    max_concurrent_requests: int = Field(0, description="requests of one token that the queue takes")
-    max_input_length: int = Field(0, description="tokens in one text")
-    max_batch_tokens: int = Field(0, description="tokens in one batch")
-    max_batch_requests: int | None = Field(None, description="null: no limit")
-    max_client_batch_size: int = Field(0, description="inputs in one request")
-    auto_truncate: bool = False
-    tokenization_workers: int = 0
-    version: str = Field("", description="of the service")
-    sha: str | None = None
-    docker_label: str | None = None

@@ -63,8 +63,6 @@ GIL_SWITCH_SECONDS = 0.0005
 # through what is in flight: with 1,000 connections twice in 6 s, for 4 to 8 ms. At the default of 700 that took a tenth
 # of the loop's time, at 50,000 it was a single turn of 16 to 31 ms.
 COLLECT_AFTER = 20_000
-MAX_CONNECTIONS = 1024  # of a process
-RESERVE = 64  # connections over that number: only their probes are answered
 INTERRUPTED = 130  # exit code of a start that SIGINT ends
 MakeModels = Callable[["Starting"], Awaitable[Models]]
 log = logging.getLogger("service")
@@ -110,8 +108,6 @@ class Server:
             buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
             on_rejected=partial(metrics.refused, UNKNOWN),
             log_access=log_access if settings.access_log else None,
-            most=MAX_CONNECTIONS,
-            reserve=RESERVE,
             probes=frozenset(PROBE_PATHS),
         )
         self.starting, self.keys = Starting(settings, metrics), ApiKeys(settings)
@@ -218,12 +214,6 @@ def describe_service(models: Models, port: int) -> str:
     return f"{model} on http://{host}:{settings.port or port}{admin}"
 
 
-def freeze_libraries() -> None:
-    """Lets later collections skip what the imports have made. Called before a model is made: frozen, it would stay."""
-    gc.collect()
-    gc.freeze()
-
-
 def run(server: Server, sockets: Sequence[socket.socket]) -> int:
     """Serves on bound sockets until the server ends, and returns the process's exit code. Raises as `Server.serve`.
 
@@ -262,7 +252,7 @@ def raise_open_file_limit() -> None:
 class Starting(logging.Handler):
     """Stands in for a model, its engine and its service; admits no request. As a handler it reads an export's log."""
 
-    draining, degraded, tracing = False, "", None
+    draining, degraded, tracing, group = False, "", None, ()
     line = ""  # the last of the log, while a model is prepared
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -295,9 +285,6 @@ class Starting(logging.Handler):
         if self.draining:
             return "draining"
         return f"exporting: {self.line}" if self.line else "loading"
-
-    async def readiness(self) -> dict[str, str]:
-        return {}
 
     def info(self) -> NoReturn:
         """Raises Unavailable."""

@@ -16,12 +16,11 @@ from .job import Job, may_pass
 CONTINUES = "; the same command continues"
 
 
-def add_input(parser: Parser) -> None:
+def add_job_arguments(parser: Parser, *output: str, **required: bool) -> None:
+    """What decides the content of the output, and the files; `output` has the names of that argument."""
     parser.add("files", "input", metavar="INPUT", type=Path, help="one text a line, .csv, .jsonl or .parquet")
-
-
-def add_job_arguments(parser: Parser) -> None:
-    """What decides the content of the output, except for the files."""
+    about = ".npy (vectors), .jsonl or .parquet"
+    parser.add("files", *output, metavar="OUTPUT", type=Path, help=about, **required)
     about = f"of the texts, in all but text files (default: {COLUMN})"
     parser.add("files", "--column", default="", metavar="NAME", help=about)
     parser.add("files", "--pair-column", default="", metavar="NAME", help="of the second texts, for nsp and predict")

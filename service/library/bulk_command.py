@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 from packbert.parser import Parser, one_of
 
@@ -14,7 +13,7 @@ from ..flags import in_flags
 from ..logs import configure_logging
 from ..model_cache import ModelError
 from ..settings import Settings, SettingsError, variables_with
-from .arguments import add_input, add_job_arguments, make_job, run_command
+from .arguments import add_job_arguments, make_job, run_command
 from .engine import Engine
 from .job import TASKS, run_job
 
@@ -34,10 +33,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser("packbert bulk", "--model MODEL INPUT OUTPUT [FLAGS]", ABOUT, EXAMPLES, NOTE)
     about = "a hub id, a checkpoint's folder or an artifact (default: BERT_MODEL)"
     parser.add("model", "--model", metavar="MODEL", help=about)
-    add_input(parser)
-    about = ".npy (vectors), .jsonl or .parquet"
-    parser.add("files", "output", metavar="OUTPUT", type=Path, help=about)
-    add_job_arguments(parser)
+    add_job_arguments(parser, "output")
     about = f"{', '.join(TASKS)} (default: %(default)s)"
     parser.add("answers", "--task", metavar="TASK", type=one_of(*TASKS), default="embed", help=about)
     return parser.read(words)

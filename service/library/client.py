@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Concurrency:
-    """How many requests are under way, and how many may be. Shared by the threads of a sender."""
+    """How many requests are under way, and how many may be. Shared by the threads of a client."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.allowed = float(min(FIRST_REQUESTS, most))
@@ -71,76 +71,6 @@ class Concurrency:
             self._changed.notify_all()
 
 
-class Sender:
-    """Sends bodies to one server. Does not know what they hold."""
-
-    def __init__(self, http: httpx.Client, *, max_requests: int, patience_seconds: float) -> None:
-        self._http, self._patience, self._max_requests = http, patience_seconds, max_requests
-        self.concurrency = Concurrency(max_requests)
-
-    def run_in_order(
-        self, chunks: Iterable[list[Input]], answer: Callable[[list[Input]], Answers]
-    ) -> Iterator[Answered]:
-        """`answer` of each chunk, on threads; at most twice `max_requests` chunks are taken ahead."""
-        most = 2 * self._max_requests - 1  # and the chunk that was read
-        with ThreadPoolExecutor(self._max_requests, "packbert-client") as pool:
-            yield from in_order(chunks, lambda chunk: pool.submit(answer, chunk), size=lambda _: 1, most=lambda: most)
-
-    def send(self, path: str, body: dict[str, Any] | None, *, accept: str) -> httpx.Response | RequestFailed:
-        """GET if `body` is None. Returns the failure instead of raising it, so that an iteration can go on."""
-        method = "GET" if body is None else "POST"
-        ends = time.monotonic() + self._patience
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                with self.concurrency if body is not None else nullcontext():  # GET runs no model
-                    response = self._http.request(method, path, json=body, headers={"accept": accept})
-            except UnicodeEncodeError:
-                text = "a text holds half of a surrogate pair, which UTF-8 has no bytes for: change it"
-                return RequestFailed(text, status=Invalid.status, code=TokenizerFailed.code)
-            except httpx.RequestError as error:
-                seconds, problem = pause, self._no_answer(path, error)
-                if isinstance(error, FINAL_ERRORS) or NOT_TRUSTED in str(error):
-                    return problem
-                if body is None and pause == FIRST_PAUSE_SECONDS and self._patience > pause:  # once for each GET
-                    log.warning("%s; waiting for it, %g s at most", problem, self._patience)
-            else:
-                if response.status_code not in RETRIED_STATUSES:
-                    self.concurrency.on_answer()
-                    return response if response.is_success else read_failure(response)
-                seconds, problem = named_seconds(response, pause), read_failure(response)
-            if time.monotonic() + seconds > ends:
-                return problem
-            if body is None:
-                time.sleep(seconds)
-            else:
-                self.concurrency.on_refusal(seconds)
-            pause = min(MAX_PAUSE_SECONDS, 2 * pause)
-
-    def _no_answer(self, path: str, error: httpx.RequestError) -> RequestFailed:
-        url = str(self._http.base_url).rstrip("/")
-        return RequestFailed(f"no server answers at {url}{path}: {error or type(error).__name__}")
-
-
-def named_seconds(response: httpx.Response, default: float) -> float:
-    """The seconds of Retry-After, or `default` with a random part, so that clients do not all return at once."""
-    named = response.headers.get("retry-after", "")
-    if named.isascii() and named.isdigit():
-        return min(MAX_NAMED_SECONDS, float(named))
-    return default * random.uniform(0.5, 1.0)
-
-
-def read_failure(response: httpx.Response) -> RequestFailed:
-    """The service's error of a response, or its first characters if another server sent it."""
-    try:
-        content = response.json()
-        message, code, index = content["error"], content.get("code"), content.get("index")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message, code, index = f"HTTP {response.status_code}: {response.text[:200]}", None, None
-    index = index if isinstance(index, int) else None
-    return RequestFailed(str(message), status=response.status_code, code=code, index=index)
-
-
 class Client(BulkEngine):
     """A client of one server, for use in one thread. Each call sends several requests at a time.
 
@@ -162,7 +92,8 @@ class Client(BulkEngine):
         self._http = httpx.Client(
             base_url=url, headers=headers, timeout=timeout_seconds, trust_env=False, verify=trusted
         )
-        self._sender = Sender(self._http, max_requests=max_requests, patience_seconds=patience_seconds)
+        self._patience, self._max_requests = patience_seconds, max_requests
+        self._concurrency = Concurrency(max_requests)
 
     def __enter__(self) -> Self:
         return self
@@ -175,7 +106,7 @@ class Client(BulkEngine):
 
     def info(self, /, model: str | None = None) -> dict[str, Any]:
         """The content of /info of the model of this name, or of the default. Raises RequestFailed."""
-        response = self._sender.send(f"/models/{quote(str(model))}/info" if model else "/info", None, accept=JSON)
+        response = self._send(f"/models/{quote(str(model))}/info" if model else "/info", None, accept=JSON)
         if isinstance(response, RequestFailed):
             if model and response.status == NotFound.status:
                 return self.info()  # a service of one model accepts any name
@@ -253,7 +184,7 @@ class Client(BulkEngine):
 
     def run(self, /, route: str, **fields: Any) -> Any:
         """The content of the answer to one request of any route of a task, whose fields are `fields`."""
-        response = self._sender.send(route, fields, accept=JSON)
+        response = self._send(route, fields, accept=JSON)
         if isinstance(response, RequestFailed):
             raise response
         try:
@@ -267,7 +198,7 @@ class Client(BulkEngine):
 
         def answer(chunk: list[Input]) -> Answers:
             body = {"inputs": [as_json(item, spec) for item in chunk], **fields}
-            response = self._sender.send(spec.path, body, accept=NPY if spec.arrays else JSON)
+            response = self._send(spec.path, body, accept=NPY if spec.arrays else JSON)
             if isinstance(response, RequestFailed):
                 return response
             digest = response.headers.get(DIGEST, "")
@@ -276,7 +207,50 @@ class Client(BulkEngine):
                 return RequestFailed(text)
             return read_answers(response, spec, len(chunk))
 
-        return partial(self._sender.run_in_order, answer=answer)
+        return partial(self._run_in_order, answer=answer)
+
+    def _run_in_order(
+        self, chunks: Iterable[list[Input]], answer: Callable[[list[Input]], Answers]
+    ) -> Iterator[Answered]:
+        """`answer` of each chunk, on threads; at most twice `max_requests` chunks are taken ahead."""
+        most = 2 * self._max_requests - 1  # and the chunk that was read
+        with ThreadPoolExecutor(self._max_requests, "packbert-client") as pool:
+            yield from in_order(chunks, lambda chunk: pool.submit(answer, chunk), size=lambda _: 1, most=lambda: most)
+
+    def _send(self, path: str, body: dict[str, Any] | None, *, accept: str) -> httpx.Response | RequestFailed:
+        """GET if `body` is None. Returns the failure instead of raising it, so that an iteration can go on."""
+        method = "GET" if body is None else "POST"
+        ends = time.monotonic() + self._patience
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                with self._concurrency if body is not None else nullcontext():  # GET runs no model
+                    response = self._http.request(method, path, json=body, headers={"accept": accept})
+            except UnicodeEncodeError:
+                text = "a text holds half of a surrogate pair, which UTF-8 has no bytes for: change it"
+                return RequestFailed(text, status=Invalid.status, code=TokenizerFailed.code)
+            except httpx.RequestError as error:
+                seconds, problem = pause, self._no_answer(path, error)
+                if isinstance(error, FINAL_ERRORS) or NOT_TRUSTED in str(error):
+                    return problem
+                if body is None and pause == FIRST_PAUSE_SECONDS and self._patience > pause:  # once for each GET
+                    log.warning("%s; waiting for it, %g s at most", problem, self._patience)
+            else:
+                if response.status_code not in RETRIED_STATUSES:
+                    self._concurrency.on_answer()
+                    return response if response.is_success else read_failure(response)
+                seconds, problem = named_seconds(response, pause), read_failure(response)
+            if time.monotonic() + seconds > ends:
+                return problem
+            if body is None:
+                time.sleep(seconds)
+            else:
+                self._concurrency.on_refusal(seconds)
+            pause = min(MAX_PAUSE_SECONDS, 2 * pause)
+
+    def _no_answer(self, path: str, error: httpx.RequestError) -> RequestFailed:
+        url = str(self._http.base_url).rstrip("/")
+        return RequestFailed(f"no server answers at {url}{path}: {error or type(error).__name__}")
 
 
 def in_thread(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate["AsyncClient", P], Awaitable[T]]:
@@ -319,6 +293,25 @@ class AsyncClient:
     choose = in_thread(Client.choose)
     tokenize = in_thread(Client.tokenize)
     attention = in_thread(Client.attention)
+
+
+def named_seconds(response: httpx.Response, default: float) -> float:
+    """The seconds of Retry-After, or `default` with a random part, so that clients do not all return at once."""
+    named = response.headers.get("retry-after", "")
+    if named.isascii() and named.isdigit():
+        return min(MAX_NAMED_SECONDS, float(named))
+    return default * random.uniform(0.5, 1.0)
+
+
+def read_failure(response: httpx.Response) -> RequestFailed:
+    """The service's error of a response, or its first characters if another server sent it."""
+    try:
+        content = response.json()
+        message, code, index = content["error"], content.get("code"), content.get("index")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, code, index = f"HTTP {response.status_code}: {response.text[:200]}", None, None
+    index = index if isinstance(index, int) else None
+    return RequestFailed(str(message), status=response.status_code, code=code, index=index)
 
 
 def read_answers(response: httpx.Response, spec: Task, count: int) -> Answers:

@@ -4,14 +4,13 @@ import argparse
 import os
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
 from packbert.parser import Parser, one_of, seconds, whole_number
 
-from .arguments import add_input, add_job_arguments, make_job, run_command
+from .arguments import add_job_arguments, make_job, run_command
 from .client import Client
 from .job import TASKS, run_job
 
@@ -28,12 +27,8 @@ EXAMPLES = (
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser("packbert client", "TASK INPUT -o OUTPUT [FLAGS]", ABOUT, EXAMPLES, NOTE)
-    about = f"{', '.join(TASKS)}"
-    parser.add("files", "task", metavar="TASK", type=one_of(*TASKS), help=about)
-    add_input(parser)
-    about = ".npy (vectors), .jsonl or .parquet"
-    parser.add("files", "-o", "--output", type=Path, required=True, metavar="OUTPUT", help=about)
-    add_job_arguments(parser)
+    parser.add("files", "task", metavar="TASK", type=one_of(*TASKS), help=", ".join(TASKS))
+    add_job_arguments(parser, "-o", "--output", required=True)
     address = {"type": _url, "default": "http://127.0.0.1:8080", "metavar": "URL"}
     parser.add("network", "--url", help="of the service (default: %(default)s)", **address)
     about = "most requests at a time (default: %(default)s)"

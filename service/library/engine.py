@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..engine.device import find_artifacts
 from ..errors import LOADING, SHUTTING_DOWN, NotFound, Overloaded, ServiceError, Unavailable
-from ..http.dialects import native, rerank, scores
+from ..http.dialects import native, scores
 from ..http.validation import validate
 from ..model_names import fault_of_names
 from ..models import Models, ServedModel, make_models
@@ -36,7 +36,7 @@ ROUTES = {
     **native.ROUTES,
     **native.TEI_ROUTES,
     **native.TOKEN_ROUTES,
-    **rerank.ROUTES,
+    **scores.RERANK_ROUTES,
     "/score": scores.SCORE,
 }
 NOT_OPEN = "the engine is not open: use it in `with Engine.from_model(...) as engine`, or `async with`"

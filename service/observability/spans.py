@@ -5,7 +5,6 @@ after they have ended, from their measured durations. A span has ids, numbers, c
 client; no text, no key, and no header but the trace context and the user agent.
 """
 
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,6 @@ from ..turns import TRACEPARENT
 
 NAME = "packbert"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
 FLUSH_SECONDS = 3.0  # for the last spans, when the process ends, even if the collector does not answer
-SAMPLED_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
 READ_HEADERS = (b"traceparent", b"tracestate", b"user-agent")
 MAX_AGENT = 256  # characters of the user agent that a span has
 SAMPLED_FLAG = trace.TraceFlags.SAMPLED
@@ -97,7 +95,7 @@ class Tracing:
         `requests` is the number of sequences in the batch by the `traceparent` of their request. Those that are not
         sampled have no span here.
         """
-        contexts = {parent: context for parent in requests if (context := _parse_sampled(parent)) is not None}
+        contexts = {parent: context for parent in requests if (context := _read_context(parent)).trace_flags.sampled}
         if not contexts:
             return
         ended = time.time_ns()
@@ -150,10 +148,7 @@ class Tracing:
         return context
 
 
-def _parse_sampled(traceparent: str) -> trace.SpanContext | None:
-    """None for a trace that is not sampled, and for a request without a trace."""
-    match = SAMPLED_PARENT.fullmatch(traceparent)
-    if match is None:
-        return None
-    flags = trace.TraceFlags(SAMPLED_FLAG)
-    return trace.SpanContext(int(match[1], 16), int(match[2], 16), is_remote=True, trace_flags=flags)
+def _read_context(traceparent: str) -> trace.SpanContext:
+    """An invalid one, which is not sampled, for a request without a trace."""
+    read = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
+    return trace.get_current_span(read).get_span_context()

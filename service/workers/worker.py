@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from packbert.model_export.artifact.lifeline import end_with
@@ -35,7 +36,7 @@ class Membership(Alone):
 
     def begin(self, server: Server) -> None:
         self._server = server
-        server.metrics.update_workers = self.update_counts
+        server.metrics.update_workers = partial(self.channel.ask, "all_counted", scraped=True)
         self.start(self._listen())
 
     async def _listen(self) -> None:
@@ -88,10 +89,6 @@ class Membership(Alone):
             finally:
                 await self.channel.ask("done", swapped=changed)
             return digest, swapped
-
-    async def update_counts(self) -> None:
-        """Returns when all workers that answer have written down the numbers of their queues."""
-        await self.channel.ask("all_counted", scraped=True)
 
     async def _follow(self, changed: SwappedModels) -> None:
         """Swaps what another worker has swapped; if that fails, this process ends, and the next process opens it."""

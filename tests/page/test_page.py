@@ -252,8 +252,8 @@ def test_an_empty_text_is_asked_for_and_not_sent(opened: Open) -> None:
 
 def test_a_loading_model_is_waited_for(opened: Open) -> None:
     shown = opened()
-    loading = {"error": "the model is loading", "code": "loading"}
-    answers: list[dict[str, Any]] = [{"json": {"mask_token": None}}, {"json": loading, "status": 503}, {}]
+    loading = {"json": {"error": "the model is loading", "code": "loading"}, "status": 503}
+    answers: list[dict[str, Any]] = [loading, loading, {}]
 
     def answer(route: Any) -> None:
         found = answers.pop(0)

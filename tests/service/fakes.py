@@ -285,6 +285,3 @@ class OnlyModel:
     def name(self) -> str:
         artifact: Artifact = self.artifact  # type: ignore[attr-defined]
         return artifact.manifest.name
-
-    async def readiness(self) -> dict[str, str]:
-        return {}

@@ -11,7 +11,7 @@ import uvloop
 
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine.engine import ModelEngine
-from packbert.service.http.server import MAX_CONNECTIONS, Server, Starting
+from packbert.service.http.server import Server, Starting
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.scheduling.batcher import Batcher
@@ -30,9 +30,6 @@ class ModelessEngine(ModelEngine):
 
     def readiness(self) -> str:
         return "draining" if self.health.draining else ""
-
-    def info(self) -> dict[str, Any]:
-        return {}
 
 
 def modeless(artifact: Artifact, settings: Settings) -> Models:
@@ -56,7 +53,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 async def serve(
-    artifact: Path, story: Callable[[Server, int], Awaitable[None]], most: int = MAX_CONNECTIONS, **settings: Any
+    artifact: Path, story: Callable[[Server, int], Awaitable[None]], most: int = 1024, **settings: Any
 ) -> None:
     """Runs `story` with a server of at most so many connections, and its port; it ends after it."""
     chosen = Settings.model_validate({"model": str(artifact)} | settings)

@@ -29,7 +29,7 @@ SERVE = ("-m", "packbert", "serve")
 NEVER_LOADS = (
     "import sys, time; from packbert.service.engine.runner import ModelRunner; "
     f"ModelRunner.open = lambda *_: time.sleep({NEVER}); "
-    "from packbert.service.__main__ import run; run(sys.argv[1:])"
+    "from packbert.service.__main__ import end, main; end(main(sys.argv[1:]))"
 )
 FIRST, LATER, SWAP = "first start", "later start", "swap"
 MOMENTS = {FIRST: 4, LATER: 3, SWAP: 3}  # and one more at the end of each

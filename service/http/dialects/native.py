@@ -1,6 +1,7 @@
-"""The service's own task routes, those of text-embeddings-inference, and those of tokens."""
+"""The service's own task routes, those of text-embeddings-inference and its keys of /info, and those of tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from ...tasks import (
@@ -19,8 +20,9 @@ from ...tasks import (
     zero_shot,
 )
 from ...tasks.defaults import ROOT_HEADS
-from .spec import TaskSpec
+from .spec import Explained, TaskSpec
 
+Info = Mapping[str, Any]  # the other keys of /info
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}  # of TEI, by our precision
 TEI_ROUTES = {"/similarity": TaskSpec("similarity", embed.similarity, inputs.SimilarityResponse, of_tei=True)}
 TOKEN_ROUTES = {
@@ -43,31 +45,7 @@ ROUTES = {
 }
 
 
-def info_keys(info: Mapping[str, Any]) -> dict[str, Any]:
-    """TEI's keys of /info with the values of ours; empty while `info` has only the fields of a worker that waits."""
-    if "limits" not in info:
-        return {}
-    limits, measured = info["limits"], info["measured"]
-    return {
-        "model_id": info["model"],
-        "model_sha": info["identity"]["revision"] or None,
-        "model_dtype": DTYPES.get(info["precision"], info["precision"]),
-        "served_model_name": info["model"],
-        "model_type": _model_type(info),
-        "max_concurrent_requests": limits["waiting_tokens"],
-        "max_input_length": limits["tokens"],
-        "max_batch_tokens": measured["token_budget"] if measured else limits["waiting_tokens"],
-        "max_batch_requests": None,
-        "max_client_batch_size": limits["inputs"],
-        "auto_truncate": info["truncate"],
-        "tokenization_workers": info["workers"],
-        "version": info["versions"]["service"],
-        "sha": None,
-        "docker_label": None,
-    }
-
-
-def _model_type(info: Mapping[str, Any]) -> dict[str, Any]:
+def model_type(info: Info) -> dict[str, Any]:
     """A classifier with a single label is a reranker, as in TEI. Of poolings, TEI's clients accept only these two."""
     if "labels" not in info["heads"]:
         steps = info["embedding"]["modules"] if info["pooling"] == "sentence" else [info["pooling"]]
@@ -76,3 +54,22 @@ def _model_type(info: Mapping[str, Any]) -> dict[str, Any]:
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}}
     numbers = {"label2id": {label: i for i, label in enumerate(labels)}}
     return {"reranker" if len(labels) == 1 else "classifier": names | numbers}
+
+
+INFO: dict[str, tuple[Callable[[Info], Any], Any]] = {  # TEI's keys of /info -> their value, and an example of it
+    "model_id": (itemgetter("model"), Explained("sample", "as text-embeddings-inference, like all keys from here on")),
+    "model_sha": (lambda info: info["identity"]["revision"] or None, (str, None)),
+    "model_dtype": (lambda info: DTYPES.get(info["precision"], info["precision"]), "float32"),
+    "served_model_name": (itemgetter("model"), "sample"),
+    "model_type": (model_type, Explained({"embedding": {"pooling": "mean"}}, "or reranker or classifier, with labels")),
+    "max_concurrent_requests": (lambda info: info["limits"]["waiting_tokens"], Explained(200_000, "of one token each")),
+    "max_input_length": (lambda info: info["limits"]["tokens"], Explained(512, "tokens in one text")),
+    "max_batch_tokens": (lambda info: info["measured"]["token_budget"], Explained(1024, "tokens in one batch")),
+    "max_batch_requests": (lambda _: None, Explained(None, "null: no limit")),
+    "max_client_batch_size": (lambda info: info["limits"]["inputs"], Explained(2048, "inputs in one request")),
+    "auto_truncate": (itemgetter("truncate"), False),
+    "tokenization_workers": (itemgetter("workers"), 1),
+    "version": (lambda info: info["versions"]["service"], Explained("0.1.0", "of the service")),
+    "sha": (lambda _: None, None),
+    "docker_label": (lambda _: None, None),
+}

@@ -22,13 +22,13 @@ from ...tasks.fill_mask import FillMaskRequest
 from ...tasks.flow import Task, Tasks
 from ...tasks.inputs import Body, EmbedRequest, FailFastList, Pair, SimilarityInputs, Status
 from ...tasks.zero_shot import as_elements
-from ..page.routes import add_page_routes, open_page
+from ..page.routes import open_page
 from ..responses import json_response
 from ..validation import validate
-from . import native, rerank
+from . import native, scores
 from .spec import TaskSpec, type_like
 
-TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | rerank.ROUTES
+TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | scores.RERANK_ROUTES
 SPECS: dict[RootTask, TaskSpec] = {task: TASK_ROUTES[f"/{task}"] for task in get_args(RootTask)}
 OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # no other has these
 OF_INPUTS: dict[type, RootTask] = {  # the form of the inputs -> the task that alone takes it
@@ -131,7 +131,10 @@ ROUTES = {"/": ROOT, "/invocations": replace(ROOT, operation="invocations")}  # 
 def add_get_routes(app: APIRouter, model: ServedModel) -> None:
     page = open_page(model.settings)
     if page is not None:
-        add_page_routes(app, page)
+
+        @app.get("/page/{name:path}", include_in_schema=False)
+        async def page_file(request: Request, name: str) -> Response:
+            return await page.respond(request, name)
 
     @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import HTTPException, Request, Response
 
 from ...settings import Settings
 from ..headers import choose_language
@@ -83,12 +83,6 @@ def open_page(settings: Settings) -> Page | None:
     if not settings.page or settings.admin_port is not None:
         return None
     return Page(key_required=bool(settings.api_keys or settings.api_key_file))
-
-
-def add_page_routes(app: APIRouter, page: Page) -> None:
-    @app.get("/page/{name:path}", include_in_schema=False)
-    async def page_file(request: Request, name: str) -> Response:
-        return await page.respond(request, name)
 
 
 def read_files(*, key_required: bool) -> dict[str, PageFile]:

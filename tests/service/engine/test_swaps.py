@@ -69,18 +69,6 @@ async def put_out(engine: ModelEngine) -> None:
         device.memory_limit = 2**40
 
 
-@pytest.mark.parametrize("name", ["one", "two"])
-@on_loop
-async def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mapping[str, Path], name: str) -> None:
-    models, others = served(folders), asyncio.all_tasks()
-    _, swapped = await asyncio.gather(models.open(), models.group[name].swap(str(folders[NEW])))
-    assert swapped
-    assert {id(one) for one in device_of(models).engines} == {id(engine_of(one)) for one in models.group.values()}
-    assert len(device_of(models).engines) == 2
-    await models.close()
-    assert asyncio.all_tasks() == others
-
-
 @on_loop
 async def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapping[str, Path]) -> None:
     models = served(folders, BERT_MEMORY_LIMIT="4GiB")

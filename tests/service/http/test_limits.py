@@ -48,7 +48,7 @@ class EchoServer:
         self.reserved: list[bool] = []  # of each connection
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.limits = ConnectionLimits(most=most)
+        self.limits = ConnectionLimits(most=most, reserve=0)
         self.acceptor = Acceptor([self.listener], self.limits, self.make)
         self.let_give_place(self.keep)
 

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from packbert.service.http.app import TASKS, create_app
-from packbert.service.http.openapi import InfoResponse
+from packbert.service.http.openapi import INFO_RESPONSE
 from tests.service.http.fake_model import FakeModel, call
 from tests.service.in_process import ask
 
@@ -74,7 +74,7 @@ def test_openapi_documents_every_field_of_info(server: httpx.Client) -> None:
     schema = server.get("/openapi.json").json()["components"]["schemas"]["InfoResponse"]
     info = server.get("/info").json()
     assert set(schema["properties"]) == set(info)
-    InfoResponse.model_validate(info)
+    INFO_RESPONSE.model_validate(info)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from packbert.service.http.limits import MIN_IDLE_SECONDS
 from packbert.service.http.server import (
     AFTER_DRAIN_SECONDS,
     LAST_CONNECTIONS_SECONDS,
-    RESERVE,
     Server,
 )
 from packbert.service.settings import Settings
@@ -65,7 +64,7 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
 
     async def story(server: Server, port: int, time: FakeTime) -> None:
         clients = []
-        for number in range(3 * (PLACES + RESERVE)):
+        for number in range(3 * (PLACES + server.limits.reserve)):
             clients.append(socket.create_connection(("127.0.0.1", port)))
             clients[-1].sendall(HALF[half])
             if number % 8 == 0:
@@ -75,7 +74,7 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
         began = time.now
         assert (await ask_once(port, get("/health"))).status == 200
         assert time.now == began
-        assert len(server.limits.connections) <= PLACES + RESERVE
+        assert len(server.limits.connections) <= PLACES + server.limits.reserve
         for client in clients:
             client.close()
 
@@ -100,13 +99,13 @@ def test_a_server_without_places_answers_probes_and_says_it_is_full(bert_artifac
             outcome = await ask_once(port, get(path))
             assert outcome.status == 200
             assert b"\r\nconnection: close" in outcome.head
-        outcome = await ask_once(port, get("/info"))
+        outcome = await ask_once(port, get("/v2"))
         assert (outcome.status, orjson.loads(outcome.body)["code"]) == (503, "connections_full")
         assert b"\r\nretry-after: 1\r\n" in outcome.head
         assert f"takes {PLACES} connections: ".encode() in outcome.body
         clients.pop().close()
         await settle()
-        outcome = await ask_once(port, get("/info"))
+        outcome = await ask_once(port, get("/v2"))
         assert (outcome.status, b"\r\nconnection: close" in outcome.head) == (200, False)
         for client in clients:
             client.close()
@@ -235,7 +234,7 @@ def test_connections_that_are_reset_before_they_are_accepted_take_no_place(
 ) -> None:
     async def story(server: Server, port: int) -> None:
         for _ in range(3):
-            for _ in range(PLACES + RESERVE):
+            for _ in range(PLACES + server.limits.reserve):
                 reset(port, sent)
             async with asyncio.timeout(60):
                 assert (await ask_once(port, get("/ready"))).status == 200

@@ -18,7 +18,7 @@ from pyarrow import Table, parquet
 
 from packbert.service.library import client as client_module
 from packbert.service.library import job as bulk
-from packbert.service.library.client import AsyncClient, Client, Concurrency, Sender
+from packbert.service.library.client import AsyncClient, Client, Concurrency
 from packbert.service.library.client_command import main
 from packbert.service.library.files import FileError, Input
 from packbert.service.library.job import Answers, Job, RequestFailed, run_job
@@ -128,7 +128,7 @@ def test_the_vectors_of_tokens_are_those_of_each_text(server: httpx.Client, clie
 def respond(monkeypatch: pytest.MonkeyPatch, client: Client, handle: Callable[[httpx.Request], httpx.Response]) -> None:
     """The client talks to `handle` instead of its server."""
     http = httpx.Client(transport=httpx.MockTransport(handle), base_url="http://test")
-    monkeypatch.setattr(client._sender, "_http", http)
+    monkeypatch.setattr(client._http, "request", http.request)
 
 
 def vectors(count: int, digest: str = "a") -> httpx.Response:
@@ -346,9 +346,10 @@ def test_the_command_embeds_a_file_with_the_fields_of_the_request(
 Handler = Callable[[httpx.Request], httpx.Response]
 
 
-def make_sender(handler: Handler, *, max_requests: int = 4, patience_seconds: float = 60.0) -> Sender:
-    http = httpx.Client(transport=httpx.MockTransport(handler), base_url="http://test")
-    return Sender(http, max_requests=max_requests, patience_seconds=patience_seconds)
+def make_client(handler: Handler, *, max_requests: int = 4, patience_seconds: float = 60.0) -> Client:
+    client = Client("http://test", max_requests=max_requests, patience_seconds=patience_seconds)
+    client._http = httpx.Client(transport=httpx.MockTransport(handler), base_url="http://test")
+    return client
 
 
 def failure_of(answer: httpx.Response | httpx.RequestError, *, patience_seconds: float) -> tuple[RequestFailed, int]:
@@ -361,7 +362,7 @@ def failure_of(answer: httpx.Response | httpx.RequestError, *, patience_seconds:
             raise answer
         return answer
 
-    found = make_sender(handle, patience_seconds=patience_seconds).send("/embed", {}, accept="application/json")
+    found = make_client(handle, patience_seconds=patience_seconds)._send("/embed", {}, accept="application/json")
     assert isinstance(found, RequestFailed)
     return found, len(calls)
 
@@ -371,12 +372,12 @@ def number_of(request: httpx.Request) -> int:
     return number
 
 
-def run(sender: Sender, chunks: Iterable[list[Input]]) -> Iterator[tuple[Answers, list[Input]]]:
+def run(client: Client, chunks: Iterable[list[Input]]) -> Iterator[tuple[Answers, list[Input]]]:
     def answer(chunk: list[Input]) -> Answers:
-        response = sender.send("/embed", {"number": int(str(chunk[0]))}, accept="application/json")
+        response = client._send("/embed", {"number": int(str(chunk[0]))}, accept="application/json")
         return response if isinstance(response, RequestFailed) else [response.json()]
 
-    return sender.run_in_order(chunks, answer)
+    return client._run_in_order(chunks, answer)
 
 
 def test_answers_come_in_the_order_of_chunks_though_some_are_refused() -> None:
@@ -390,7 +391,7 @@ def test_answers_come_in_the_order_of_chunks_though_some_are_refused() -> None:
         return httpx.Response(200, json=number)
 
     chunks: list[list[Input]] = [[str(number)] for number in range(50)]
-    assert list(run(make_sender(handle), chunks)) == [([number], chunk) for number, chunk in enumerate(chunks)]
+    assert list(run(make_client(handle), chunks)) == [([number], chunk) for number, chunk in enumerate(chunks)]
     assert refused == set(range(0, 50, 3))
 
 
@@ -407,7 +408,7 @@ def test_a_get_waits_between_its_attempts_as_long_as_its_patience(monkeypatch: p
         raise httpx.ConnectError("there is no server")
 
     monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    found = make_sender(refuse, patience_seconds=300.0).send("/info", None, accept="application/json")
+    found = make_client(refuse, patience_seconds=300.0)._send("/info", None, accept="application/json")
     assert isinstance(found, RequestFailed)
     assert now > 300 - client_module.MAX_PAUSE_SECONDS
     assert asked < 60
@@ -422,17 +423,17 @@ def test_few_chunks_are_read_ahead() -> None:
             read += 1
             yield [str(number)]
 
-    sender = make_sender(lambda request: httpx.Response(200, json=number_of(request)), max_requests=4)
-    found = run(sender, chunks())
+    client = make_client(lambda request: httpx.Response(200, json=number_of(request)), max_requests=4)
+    found = run(client, chunks())
     next(found)
     assert read <= 8
     found.close()  # type: ignore[attr-defined]
 
 
 def test_a_get_waits_for_no_request() -> None:
-    sender = make_sender(lambda request: httpx.Response(200, json=request.method))
-    sender.concurrency.on_refusal(3600.0)
-    response = sender.send("/info", None, accept="application/json")
+    client = make_client(lambda request: httpx.Response(200, json=request.method))
+    client._concurrency.on_refusal(3600.0)
+    response = client._send("/info", None, accept="application/json")
     assert isinstance(response, httpx.Response)
     assert response.json() == "GET"
 

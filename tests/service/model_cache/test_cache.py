@@ -24,7 +24,7 @@ from tests.service.model_cache.helpers import (
 )
 
 RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, bf16_on="")
-SERVICE = "from packbert.service.__main__ import run; import sys; run(sys.argv[1:])"
+SERVICE = "from packbert.service.__main__ import end, main; import sys; end(main(sys.argv[1:]))"
 
 
 @contextmanager

@@ -24,10 +24,6 @@ export function setKey(value) {
   key = value;
 }
 
-export function hasKey() {
-  return key !== "";
-}
-
 /** Whether the service requires a key: it says so in its HTML. */
 export function isKeyRequired() {
   return document.documentElement.dataset.key === "required";

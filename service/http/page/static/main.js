@@ -15,7 +15,7 @@ import { makeStatus } from "./panels/status.js";
 import { makeSurprise } from "./panels/surprise.js";
 import { makeTags } from "./panels/tags.js";
 import { makeZeroShot } from "./panels/zero_shot.js";
-import { currentLanguage, number, setLanguage } from "./texts.js";
+import { currentLanguage, hasText, number, setLanguage } from "./texts.js";
 import { makeThemeButton } from "./theme.js";
 
 const BUNDLED = "sample"; // the name of the model that comes with the service
@@ -62,7 +62,8 @@ async function start() {
     if (!isThere(info)) continue;
     panels.set(name, make(info));
     content.append(panels.get(name).element);
-    navigation.append(h("a", { href: `#${name}`, t: `${name}.tab` }));
+    const short = `${name}.tab`;
+    navigation.append(h("a", { href: `#${name}`, t: hasText(short) ? short : `${name}.title` }));
   }
   addEventListener("hashchange", show);
   content.addEventListener(UNAUTHORIZED, () => keyBar.ask());
@@ -85,9 +86,7 @@ function skip(event) {
 async function readInfo() {
   for (;;) {
     try {
-      const { value } = await get("/info");
-      if (typeof value.mask_token === "string") return value; // null while the model loads, empty if it has none
-      say("page.loading");
+      return (await get("/info")).value;
     } catch ({ status }) {
       say(status === 503 ? "page.loading" : "page.unreachable");
     }

@@ -1,5 +1,6 @@
 /** The words of the page in two languages; elements made with a key follow the language. */
 
+import { keep, recall } from "./stored.js";
 import en from "./texts/en.js";
 import zh from "./texts/zh.js";
 
@@ -9,7 +10,7 @@ const STORED = "packbert-language";
 const translated = new WeakMap();
 const listeners = new Set();
 
-let language = readStored() ?? document.documentElement.lang;
+let language = recall(STORED, Object.keys(TEXTS)) ?? document.documentElement.lang;
 document.documentElement.lang = language;
 
 /** @typedef {string | [string, Record<string, string | number>]} Key a key of the texts, with values for its {names} */
@@ -58,7 +59,7 @@ export function currentLanguage() {
 export function setLanguage(chosen) {
   language = chosen;
   document.documentElement.lang = chosen;
-  store(chosen);
+  keep(STORED, chosen);
   for (const element of document.querySelectorAll("[data-translated]")) {
     translated.get(element)?.forEach((key, attribute) => write(element, attribute, key));
   }
@@ -96,21 +97,4 @@ export function duration(seconds) {
 /** 950, 12.1k, 3.4M: for axes and figures beside a picture. @param {number} value */
 export function short(value) {
   return number(value, { notation: value >= 10000 ? "compact" : "standard", maximumFractionDigits: value < 100 ? 1 : 0 });
-}
-
-function readStored() {
-  try {
-    const stored = localStorage.getItem(STORED);
-    return stored in TEXTS ? stored : null;
-  } catch {
-    return null; // the browser keeps nothing for this page
-  }
-}
-
-function store(chosen) {
-  try {
-    localStorage.setItem(STORED, chosen);
-  } catch {
-    // as above: the choice lasts as long as the page
-  }
 }

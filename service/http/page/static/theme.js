@@ -1,6 +1,7 @@
 /** Light or dark: as the system says, until the button chooses. */
 
 import { button } from "./dom.js";
+import { keep, recall } from "./stored.js";
 import { translateText } from "./texts.js";
 
 const STORED = "packbert-theme";
@@ -8,15 +9,11 @@ const system = matchMedia("(prefers-color-scheme: dark)");
 
 /** A button that names the theme it changes to. */
 export function makeThemeButton() {
-  let chosen = readStored();
+  let chosen = recall(STORED, ["dark", "light"]);
   const isDark = () => (chosen ?? (system.matches ? "dark" : "light")) === "dark";
   const element = button({ class: "quiet", id: "theme" }, () => {
     chosen = isDark() ? "light" : "dark";
-    try {
-      localStorage.setItem(STORED, chosen);
-    } catch {
-      // the browser keeps nothing for this page: the choice lasts as long as the page
-    }
+    keep(STORED, chosen);
     apply();
   });
   const apply = () => {
@@ -26,13 +23,4 @@ export function makeThemeButton() {
   system.addEventListener("change", apply);
   apply();
   return element;
-}
-
-function readStored() {
-  try {
-    const stored = localStorage.getItem(STORED);
-    return stored === "dark" || stored === "light" ? stored : null;
-  } catch {
-    return null;
-  }
 }

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from packbert.service.http.dialects.native import info_keys
+from packbert.service.http.dialects.native import model_type
 from tests.service.in_process import ask
 
 
@@ -36,11 +36,7 @@ def test_a_pooling_has_a_name_that_teis_clients_accept(
     server: httpx.Client, pooling: str, modules: list[str], name: str
 ) -> None:
     info = server.get("/info").json() | {"pooling": pooling, "embedding": {"modules": modules}}
-    assert info_keys(info)["model_type"] == {"embedding": {"pooling": name}}
-
-
-def test_a_worker_that_waits_for_the_engine_has_no_keys_of_tei() -> None:
-    assert info_keys({"model": "bert", "artifact": "1", "status": "loading", "workers": 2}) == {}
+    assert model_type(info) == {"embedding": {"pooling": name}}
 
 
 @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse"])

@@ -16,8 +16,8 @@ export function makeAnswer() {
     [question.value, context.value] = [example.question, example.context];
     frame.whenShown(run);
   }, () => question.value);
-  const frame = new Frame("answer", run, field("answer.question", question), field("answer.context", context),
-    h("div", { class: "fields" }, field("answer.count", count), runButton()), examples);
+  const frame = new Frame("answer", run, field("answer.question", question), field("page.text", context),
+    h("div", { class: "fields" }, field("page.candidates", count), runButton()), examples);
 
   function run() {
     if (!question.value.trim() || !context.value.trim()) return frame.runner.say("answer.empty");

@@ -5,7 +5,6 @@ import { Runner } from "../panel.js";
 import { number, percent } from "../texts.js";
 import { kindOf } from "../tokens.js";
 
-const MOST_TOKENS = 128; // where /info does not say it
 const LEAST_WEIGHT = 0.02; // thinner lines are not drawn
 const ROLLOUT = "rollout";
 
@@ -22,7 +21,7 @@ export class Attention {
     this.element = h("div", { class: "card", hidden: true }, h("h2", { t: "attention.title" }),
       h("p", { class: "muted", t: "attention.help" }), h("div", { class: "fields" }, field("attention.layer", this.layer), this.chosen),
       this.figure);
-    this.most = info.limits.attention ?? MOST_TOKENS;
+    this.most = info.limits.attention;
     this.token = null; // the one whose row is held; null: all of them
     this.word = null; // whose row is held once it is there
   }

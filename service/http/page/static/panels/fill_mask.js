@@ -35,7 +35,7 @@ class FillMask {
     this.sentence = h("div", { class: "sentence", role: "group", label: "mask.hide" });
     this.frame = new Frame("mask", () => this.#run(), field("mask.text", this.area), this.words,
       h("div", { class: "fields" }, field("mask.targets", this.targets, { class: "field wide" }),
-        field("mask.count", this.count), this.joint, runControls("mask")),
+        field("page.candidates", this.count), this.joint, runControls("mask")),
       makeExamples(MASK, (example) => this.#write(example), (example) => this.#choose(example), () => this.area.value));
     this.frame.work.insertBefore(h("div", { class: "sentence-box" },
       h("p", { class: "muted small", t: "mask.hide" }), this.sentence), this.frame.result);
@@ -154,7 +154,7 @@ class FillMask {
       }
       const [i, word] = [n, this.hidden[n] ?? ""];
       n += 1;
-      const label = word ? ["mask.slot", { n: n, word }] : ["mask.slot.empty", { n: n }];
+      const label = word ? ["mask.slot", { n: n, word }] : ["mask.nth", { n: n }];
       return button({ class: "slot", label }, () => this.#restore(part, i), plain(best[i] ?? "…"));
     });
     this.sentence.replaceChildren(...parts);

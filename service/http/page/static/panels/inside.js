@@ -17,14 +17,14 @@ export function makeInside(info) {
     frame.whenShown(run);
   }, () => [first.value, second.value].filter(Boolean).join(" + "));
   const frame = new Frame("inside", run, h("div", { class: "pair" },
-    field("inside.first", first, { class: "field first" }), field("inside.second", second, { class: "field second" })),
+    field("page.text", first, { class: "field first" }), field("page.second", second, { class: "field second" })),
   h("div", { class: "fields" }, runButton()), examples);
   const attention = info.heads.includes("attention") ? new Attention(info, frame.view) : null;
   if (attention) frame.work.append(attention.element);
 
   function run() {
     attention?.clear();
-    if (!first.value.trim()) return frame.runner.say("inside.empty");
+    if (!first.value.trim()) return frame.runner.say("page.empty");
     const inputs = second.value.trim() ? { text: first.value, text_pair: second.value } : first.value;
     return frame.runner.run("/tokenize", { inputs, details: true, mask: true }, ([tokens]) => {
       attention?.run(inputs, tokens.length);

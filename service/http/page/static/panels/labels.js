@@ -12,11 +12,11 @@ export function makeLabels(info) {
     [first.value, second.value] = [text, ""];
     frame.whenShown(run);
   }, () => first.value);
-  const frame = new Frame("labels", run, field("labels.text", first), field("labels.pair", second),
+  const frame = new Frame("labels", run, field("page.text", first), field("page.second", second),
     h("div", { class: "fields" }, runControls("labels")), examples);
 
   function run() {
-    if (!first.value.trim()) return frame.runner.say("labels.empty");
+    if (!first.value.trim()) return frame.runner.say("page.empty");
     const inputs = second.value.trim() ? { text: first.value, text_pair: second.value } : first.value;
     return frame.runner.run("/predict", { inputs, ...frame.truncation }, (labels) =>
       [scoreList("labels.result", labels.map(({ label, score }) => [label, score]), info.label_scores !== "none")]);

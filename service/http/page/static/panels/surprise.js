@@ -22,14 +22,14 @@ export function makeSurprise(info) {
     frame.whenShown(run);
   }, () => [first.value, second.value].filter(Boolean).join(" / "));
   const frame = new Frame("surprise", run, h("div", { class: "pair" },
-    field("surprise.first", first, { class: "field first" }), field("surprise.second", second, { class: "field second" })),
+    field("page.text", first, { class: "field first" }), field("surprise.second", second, { class: "field second" })),
   h("div", { class: "fields" }, runControls("surprise")), examples);
   /** @type {WeakMap<HTMLElement, AbortController>} the last request about a word, of each text */
   const asked = new WeakMap();
 
   function run() {
     const inputs = [first.value, second.value].filter((one) => one.trim());
-    if (!inputs.length) return frame.runner.say("surprise.empty");
+    if (!inputs.length) return frame.runner.say("page.empty");
     return frame.runner.run("/score", { inputs, ...frame.truncation }, (value) => {
       const cards = [value].flat().map((scored, i) => showText(inputs[i], scored));
       return [h("div", { class: "candidates" }, ...cards)];

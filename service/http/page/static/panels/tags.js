@@ -18,13 +18,13 @@ export function makeTags(info) {
     area.value = text;
     frame.whenShown(run);
   }, () => area.value);
-  const frame = new Frame("tags", run, field("tags.text", area),
+  const frame = new Frame("tags", run, field("page.text", area),
     h("div", { class: "fields" }, field("tags.strategy", strategy), runControls("tags")), examples);
   const colourOf = (group) => `entity-${Math.max(0, groups.indexOf(group)) % COLOURS}`;
 
   function run() {
     const inputs = area.value;
-    if (!inputs.trim()) return frame.runner.say("tags.empty");
+    if (!inputs.trim()) return frame.runner.say("page.empty");
     const body = { inputs, aggregation_strategy: strategy.value, ...frame.truncation };
     return frame.runner.run("/tag", body, (tags) => [showText(inputs, tags), tags.length ? showList(inputs, tags) : null]);
   }

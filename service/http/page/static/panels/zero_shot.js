@@ -13,7 +13,7 @@ export function makeZeroShot() {
     [area.value, labels.value] = [example.text, example.labels];
     frame.whenShown(run);
   }, () => area.value);
-  const frame = new Frame("zero_shot", run, field("zero_shot.text", area), h("div", { class: "fields" },
+  const frame = new Frame("zero_shot", run, field("page.text", area), h("div", { class: "fields" },
     field("zero_shot.labels", labels, { class: "field wide" }), several, runControls("zero_shot")), examples);
 
   function run() {
