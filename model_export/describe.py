@@ -92,9 +92,9 @@ def _describe_tokenizer(checkpoint: Checkpoint, a: Architecture, description: De
 
 
 def _describe_heads(checkpoint: Checkpoint, built: BuiltModel) -> list[tuple[str, str]]:
-    names = built.classifier.names
+    names = built.heads.classifier.names
     labels = ", ".join(names[:MAX_LABELS]) + (f" and {len(names) - MAX_LABELS} more" if len(names) > MAX_LABELS else "")
-    details = {"labels": f"{labels}; scores by {built.classifier.scores}", "tags": labels}
+    details = {"labels": f"{labels}; scores by {built.heads.classifier.scores}", "tags": labels}
     if "pair" in built.heads.present:
         details["pair"] = ", ".join(pair_labels(checkpoint, built.parts.family))
     present = [f"{head} ({details[head]})" if head in details else head for head in built.heads.present]

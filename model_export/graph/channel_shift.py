@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,6 @@ class NoShift:
 
     Activations have an index: 0 after the embeddings, then two per layer, after attention and after feed-forward.
     """
-
-    def __init__(self, offsets: ByActivation, balances: ByActivation, last: int) -> None:
-        pass
 
     def balanced(self, g: GraphBuilder, x: Value, index: int, hidden: int) -> Value:  # noqa: ARG002
         """Activation `index`, `x` [rows, hidden], as the products read it whose weights `compensate_dense` gives."""
@@ -54,11 +52,13 @@ class NoShift:
         return LazyWeight((hidden,), lambda: np.zeros(hidden, np.float32))
 
 
+@dataclass(frozen=True, slots=True)
 class ChannelShift(NoShift):
-    """For int8. The `last` activation is the encoder's output and is not shifted."""
+    """For int8."""
 
-    def __init__(self, offsets: ByActivation, balances: ByActivation, last: int) -> None:
-        self.offsets, self.balances, self.last = offsets, balances, last
+    offsets: ByActivation
+    balances: ByActivation
+    last: int  # the activation that is the encoder's output, which is not shifted
 
     def balanced(self, g: GraphBuilder, x: Value, index: int, hidden: int) -> Value:
         factors = LazyWeight((hidden,), lambda: (1 / self.balances()[index]).astype(np.float32), f"balance {index}")
@@ -107,7 +107,7 @@ class ChannelShift(NoShift):
         return bias.plus(self._offset(bias.shape, index, 1))
 
     def taken(self, index: int, hidden: int) -> LazyWeight:
-        return super().taken(index, hidden) if index == self.last else self._offset((hidden,), index, 1)
+        return NoShift.taken(self, index, hidden) if index == self.last else self._offset((hidden,), index, 1)
 
     def _offset(self, shape: tuple[int, ...], index: int, sign: int) -> LazyWeight:
         return LazyWeight(shape, lambda: (sign * self.offsets()[index]).astype(np.float32))

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,9 @@ class Expected:
 
 
 def reference_outputs(
-    reference: Reference, heads: Sequence[str], sentence: SentenceModel, *, layout: str, max_tokens: int, labels: int
+    reference: Reference, heads: Sequence[str], sentence: SentenceModel, *, layout: str, max_tokens: int
 ) -> Expected:
-    """Computes the outputs of `heads`, for a classifier of `labels` logits, on sequences of at most `max_tokens`."""
+    """Computes the outputs of `heads` on sequences of at most `max_tokens`."""
     sequences = random_sequences(reference.architecture.vocabulary, max_tokens)
     hidden = reference.hidden_states(sequences)
     computed: dict[str, Callable[[Doubles], Doubles]] = {
@@ -65,10 +66,7 @@ def reference_outputs(
         "mean": lambda h: h.mean(axis=0),
         "pooler": reference.pooler,
         "pair": reference.pair,
-        "labels": lambda h: reference.classifier("labels", h, labels),
-        "choices": lambda h: reference.classifier("choices", h, 1),
-        "tags": lambda h: reference.classifier("tags", h, labels),
-        "spans": lambda h: reference.classifier("spans", h, 2),
+        **{name: partial(reference.classifier, name) for name in ("labels", "choices", "tags", "spans")},
         "tokens": lambda h: h,
         "sentence": lambda h: sentence_vector(h, sentence),
     }
