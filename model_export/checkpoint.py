@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from .adapter import Adapter
@@ -24,7 +23,7 @@ from .artifact.manifest import (
 from .errors import ExportError
 from .facts import CONFIG, ENCODER_CONFIG, Files
 from .families import architecture_of, family_of, jina_family
-from .lazy_weight import Dense, LazyWeight
+from .lazy_weight import Dense, LazyWeight, zeros
 from .weights import FORMATS, TENSORFLOW, Weights, convert, convert_tensorflow, read_weights
 
 ORIGINAL_CONFIG = "bert_config.json"  # CONFIG of google-research/bert
@@ -399,7 +398,7 @@ class NamedWeights:
             return whole.rows(place * shape[0], (place + 1) * shape[0])
         biases = self.family.biases
         if kind == "bias" and part in biases and not self._checkpoint.config.get(biases[part]):
-            return LazyWeight(shape, lambda: np.zeros(shape, np.float32))
+            return zeros(shape)
         return self._checkpoint.weight(self._name(part, kind, layer), shape=shape)
 
     def _name(self, part: str, kind: str, layer: int) -> str:

@@ -8,7 +8,7 @@ from ..artifact.manifest import TOKEN_WEIGHTS
 from ..checkpoint import NamedWeights
 from ..errors import ExportError
 from ..labels import Classifier
-from ..lazy_weight import LazyWeight
+from ..lazy_weight import LazyWeight, zeros
 from ..sentence import SentenceModel
 from .builder import GraphBuilder, Value
 from .linear import add_and_activate, multiply, normalized, quantize
@@ -278,7 +278,7 @@ class Heads:
             if self.parts.has(part, "bias"):
                 return self.parts.bias(part, vocabulary)
         self.assumed["masked-LM bias"] = "zero, the initial value in transformers: the checkpoint has none"
-        return LazyWeight((vocabulary,), lambda: np.zeros(vocabulary, np.float32))
+        return zeros((vocabulary,))
 
     def _dense(self, part: str, x: Value, width: int, out: int) -> Value:
         weight, bias = self.parts.dense(part, out, width)
