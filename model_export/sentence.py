@@ -12,7 +12,7 @@ from .errors import ExportError
 from .facts import ENCODER_CONFIG
 from .lazy_weight import LazyWeight
 from .torch_pickle import read_tensors
-from .weights import FORMATS, Weights, read_weights
+from .weights import WHOLE, Weights, read_first
 
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
 SPLADE_ACTIVATIONS = ("relu", SECOND_LOG)  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))
@@ -230,7 +230,7 @@ def read_dense(folder: Path, width: int, *, of_tokens: bool = False) -> tuple[De
     name = path.rsplit(".", 1)[-1]
     if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
         raise _NotComputed(f"has the activation {path}, and only {', '.join(ACTIVATIONS)} of torch.nn are computed")
-    weights, out = _weights(folder), config.get("out_features")
+    weights, out = read_first(folder, WHOLE, "module"), config.get("out_features")
     if not isinstance(out, int):
         raise ExportError(f"{folder}/config.json sets out_features to {out!r}; it must be an integer")
     bias = _weight(weights, "linear.bias", (out,), folder) if config.get("bias", True) else None
@@ -249,7 +249,7 @@ def read_linear(path: Path, width: int) -> Dense:
 
 
 def _layer_norm(folder: Path, width: int) -> LayerNorm:
-    weights = _weights(folder)
+    weights = read_first(folder, WHOLE, "module")
     weight, bias = (_weight(weights, f"norm.{kind}", (width,), folder) for kind in ("weight", "bias"))
     return LayerNorm(weight=weight, bias=bias, epsilon=NORM_EPSILON)
 
@@ -258,13 +258,6 @@ def _check_features(config: Mapping[str, Any], expected: Mapping[str, str]) -> N
     for key, value in expected.items():
         if config.get(key) not in (None, value):
             raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
-
-
-def _weights(folder: Path) -> Weights:
-    for kind, (_, file) in FORMATS.items():
-        if (folder / file).is_file():
-            return read_weights(kind, [folder / file])
-    raise ExportError(f"{folder} has no {' or '.join(file for _, file in FORMATS.values())}: the module has no weights")
 
 
 def _weight(weights: Weights, name: str, shape: tuple[int, ...], folder: Path) -> LazyWeight:
