@@ -1,7 +1,7 @@
 """Sequences packed into the inputs of the graph, and its outputs split into rows."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -34,6 +34,7 @@ OFFSETS = "hidden_offsets"  # graph output [layers + 1, hidden]: int8's channel 
 ATTENTION_OUTPUTS = frozenset({"attention", "attention_mean"})  # by head; the mean of all heads
 LAYER_OUTPUTS = frozenset({"layer_cls", "layer_mean", "layer_tokens"}) | ATTENTION_OUTPUTS
 Arrays = Mapping[str, NDArray[np.generic]]
+RunGraph = Callable[[Sequence[str], Arrays], list[NDArray[np.generic]]]  # outputs by name; feeds may hold more inputs
 Row = dict[str, NDArray[np.generic]]  # output name -> the rows of a sequence
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
 SENTENCE, SPARSE, LAYER = "sentence vector", "sparse vector", "layer"
