@@ -25,7 +25,7 @@ from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.positions import AlibiRows, RelativeRows, RotaryRows
 from .labels import classifier_of
 from .lazy_weight import LazyWeight
-from .token_model import embedding_model, sides
+from .sentence import embedding_model, sides
 from .tokenizer import TokenizerFiles
 from .tokenizer_check import ModelBounds, why_unusable
 from .verification.reference import Reference

@@ -10,8 +10,7 @@ from .checkpoint import Checkpoint
 from .errors import ExportError
 from .families import architecture_of, family_of
 from .labels import pair_labels
-from .sentence import SentenceModel
-from .token_model import embedding_model
+from .sentence import SentenceModel, embedding_model
 from .tokenizer import TokenizerFiles, read_tokenizer
 
 MAX_LABELS = 8  # that are listed

@@ -32,8 +32,7 @@ from .errors import ExportError, PrecisionError
 from .folder import atomic_folder, check_empty
 from .graph.encoder import write_layers
 from .labels import pair_labels, relevance_scores
-from .sentence import SentenceModel
-from .token_model import sides
+from .sentence import SentenceModel, sides
 from .tokenizer import TokenizerFiles, read_tokenizer
 from .verification.reference import one_word_texts
 from .verification.verify import TOLERANCE, Expected, measure_speeds, reference_outputs, verify
