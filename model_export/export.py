@@ -1,7 +1,7 @@
 """Exports a checkpoint: graphs, tokenizer, verification, manifest, prepacked weights."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -57,7 +57,6 @@ def make_manifest(
 ) -> Manifest:
     """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification."""
     heads, parts = built.heads, built.parts
-    sizes = asdict(parts.architecture)
     return Manifest(
         format=FORMAT,
         exporter=f"packbert {metadata.version('packbert')}",
@@ -67,7 +66,7 @@ def make_manifest(
         precision=precision,
         device=device,
         layout=built.layout,
-        sizes={name: sizes[name] for name in SIZES} | {"parameters": checkpoint.parameters},
+        sizes={name: getattr(parts.architecture, name) for name in SIZES} | {"parameters": checkpoint.parameters},
         max_tokens=tokenizer.max_tokens,
         heads=tuple(heads.present),
         embedding=_embedding(heads.sentence),
