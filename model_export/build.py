@@ -1,7 +1,7 @@
 """Builds the graphs of a checkpoint for a device in a precision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .architecture import Architecture
 from .artifact.cpu import BF16
@@ -14,7 +14,6 @@ from .graph.attention import (
     FusedPackedRows,
     PackedRows,
     PlainRows,
-    of_family,
 )
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
@@ -30,7 +29,6 @@ from .tokenizer import TokenizerFiles
 from .tokenizer_check import ModelBounds, why_unusable
 from .verification.reference import Reference
 
-ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
 POSITIONAL: Mapping[str, type[PackedRows]] = {  # by `Architecture.positional`
     "alibi": AlibiRows,
     "disentangled": DisentangledRows,
@@ -50,7 +48,7 @@ class Precision:
     lm_head: type[ExactLogits] = ExactLogits
     is_shifted: bool = False  # whether the channels of activations are shifted and balanced
     dtype: str = "float32"  # of weights and activations, but for int8 products
-    attention: Mapping[str, type[Attention]] = field(default_factory=lambda: ATTENTION)  # by device
+    rows: type[PackedRows] = FusedPackedRows  # attention on the CPU
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -60,7 +58,7 @@ class Precision:
 PRECISIONS = {
     "fp32": Precision(linear={"cpu": CpuLinear, "cuda": CudaLinear}),
     # the graph of fp32, whose products the runtime rounds; OpenVINO runs the encoder, ONNX Runtime the heads
-    BF16: Precision(linear={"cpu": CpuLinear}, attention={"cpu": Bf16PackedRows}),
+    BF16: Precision(linear={"cpu": CpuLinear}, rows=Bf16PackedRows),
     "fp16": Precision(linear={"cuda": CudaLinear}, dtype="float16"),
     "int8": Precision(linear={"cpu": Int8PerTokenLinear}, lm_head=Int8Shortlist, is_shifted=True),
 }
@@ -129,12 +127,20 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
 
 
 def attention_for(precision: str, device: str, sizes: Architecture, *, masks_keys: bool = False) -> type[Attention]:
-    """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows."""
-    fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
-    kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
+    """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows.
+
+    A family with positions in its attention has rows: with a bias the packed kernels pad every text to the longest.
+    """
     if precision == BF16 and sizes.positional == "rotary":  # OpenVINO 2026.4 does not read ONNX Runtime's operator
         raise PrecisionError(f"precision {precision} is not built for family {sizes.family}: choose fp32 or int8")
-    return of_family(POSITIONAL[sizes.positional], kind) if sizes.positional else kind
+    fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
+    if device == "cuda" and fits and not sizes.positional:
+        return CumulativeLengths
+    rows = PRECISIONS[precision].rows if device == "cpu" else PlainRows
+    if not sizes.positional:
+        return rows
+    of_family = POSITIONAL[sizes.positional]
+    return type(f"{rows.__name__}Of{of_family.__name__}", (of_family, rows), {})
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
