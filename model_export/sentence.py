@@ -8,7 +8,7 @@ from typing import Any
 
 from .architecture import Architecture
 from .artifact.manifest import MODULES, SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
-from .artifact.pooling import MODES, SECOND_LOG
+from .artifact.rows import MODES, SECOND_LOG
 from .checkpoint import Checkpoint, optional_json, read_json, transformer_file
 from .errors import ExportError
 from .facts import ENCODER_CONFIG, METADATA, read_fact

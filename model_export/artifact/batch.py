@@ -11,22 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .manifest import BF16_ROWS, OF_MEANS, PACKED_ROWS, TOKEN_WEIGHTS
-from .pooling import (
+from .rows import (
+    ALIGNMENT,
+    BF16_ALIGNMENT,
     ENDS,
     NOTHING,
+    Feeds,
+    Ints,
     PooledTokens,
+    attention_rows,
+    cumulative_lengths,
     mean_feeds,
     sentence_feeds,
     sparse_feeds,
     sparse_spans,
-)
-from .rows import (
-    ALIGNMENT,
-    BF16_ALIGNMENT,
-    Feeds,
-    Ints,
-    attention_rows,
-    cumulative_lengths,
 )
 
 LAST = -1  # the last layer, in Tokens.layers; 0 is the output of the embeddings
