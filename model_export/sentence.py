@@ -48,7 +48,7 @@ OF_ENCODER = {"transformer_task": "feature-extraction", "module_output_name": "t
 PYLATE = "pylate.models.Dense.Dense"  # class of the modules after the transformer of a ColBERT
 NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not change
 WAY_OUT = "--without-modules exports the vectors before it"
-DEFAULTS: Mapping[str, Any] = {  # of PyLate's settings
+PYLATE_DEFAULTS: Mapping[str, Any] = {
     "query_prefix": "[Q] ",
     "document_prefix": "[D] ",
     "query_length": 32,
@@ -57,7 +57,7 @@ DEFAULTS: Mapping[str, Any] = {  # of PyLate's settings
     "attend_to_expansion_tokens": False,
     "skiplist_words": list(string.punctuation),
 }
-STANFORD = {"query_prefix": "[unused0]", "document_prefix": "[unused1]", "document_length": 220}  # other defaults
+STANFORD_DEFAULTS = {"query_prefix": "[unused0]", "document_prefix": "[unused1]", "document_length": 220}
 PROJECTION = "linear.weight"  # of Stanford's ColBERT, among the weights of the encoder
 
 
@@ -122,13 +122,13 @@ class _NotComputed(ExportError):
 def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modules: bool = False) -> SentenceModel:
     """The `sentence_model` of the checkpoint with what is made of single tokens."""
     model, root = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules), checkpoint.root
-    modules, width, defaults, files = checkpoint.modules, sizes.hidden, DEFAULTS, dict(checkpoint.files)
+    modules, width, defaults, files = checkpoint.modules, sizes.hidden, PYLATE_DEFAULTS, dict(checkpoint.files)
     if PROJECTION in checkpoint.names:
         path, width = root / METADATA, checkpoint.shape(PROJECTION)[0]
         files[METADATA] = found = optional_json(path)
         if found.get("similarity", "cosine") != "cosine":
             raise ExportError(f"{path} sets similarity to {found['similarity']!r}; only 'cosine' is computed")
-        defaults = {**DEFAULTS, **STANFORD}
+        defaults = {**PYLATE_DEFAULTS, **STANFORD_DEFAULTS}
         if found.get("mask_punctuation") is False:
             defaults["skiplist_words"] = []
         weight = checkpoint.weight(PROJECTION, shape=(width, sizes.hidden))
@@ -142,11 +142,11 @@ def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modu
         if not modules:
             checkpoint.assumed["pooling"] = "cls; sentence-transformers takes the mean without modules.json"
         return _with_bge_m3(model, root, sizes.hidden)
-    settings = {key: read_fact(key, files, checkpoint.assumed) for key in DEFAULTS}
+    settings = {key: read_fact(key, files, checkpoint.assumed) for key in PYLATE_DEFAULTS}
     settings = {key: defaults[key] if value is None else value for key, value in settings.items()}
     for key, value in settings.items():
-        if type(value) is not type(DEFAULTS[key]) or (key.endswith("_length") and value < MIN_TOKENS):
-            raise ExportError(f"{path} sets {key} to {value!r}; it must be a value like {DEFAULTS[key]!r}")
+        if type(value) is not type(PYLATE_DEFAULTS[key]) or (key.endswith("_length") and value < MIN_TOKENS):
+            raise ExportError(f"{path} sets {key} to {value!r}; it must be a value like {PYLATE_DEFAULTS[key]!r}")
     lengths = settings["query_length"], settings["document_length"]
     masks_keys = settings["do_query_expansion"] and not settings["attend_to_expansion_tokens"]
     windows = [window + MIN_TOKENS for window in sizes.windows if window]  # a filler may be so far from the query
