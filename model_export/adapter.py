@@ -12,7 +12,7 @@ import numpy as np
 from .artifact.manifest import ADAPTER_CONFIG
 from .errors import ExportError
 from .lazy_weight import Array, LazyWeight
-from .weights import Weights, read_weights
+from .weights import Weights, read_first
 
 FILES = {"safetensors": "adapter_model.safetensors", "pytorch": "adapter_model.bin"}  # by priority
 WRAPPER = "base_model.model."  # before the names of the base's weights
@@ -73,7 +73,7 @@ class Adapter:
         """
         stored = {
             name.removeprefix(WRAPPER).replace(".base_layer.", ".").replace(".modules_to_save.", "."): weight
-            for name, weight in self._read().items()
+            for name, weight in read_first(self.folder, FILES, "adapter").items()
             if ".original_module." not in name
         }
         merged = dict(weights)
@@ -98,12 +98,6 @@ class Adapter:
                 scale = self._scale(module, weight.shape[0])
                 merged[target] = self._add(target, weights[target], (other, weight), scale, bool(found["table"]))
         return merged
-
-    def _read(self) -> Weights:
-        for kind, file in FILES.items():
-            if (self.folder / file).is_file():
-                return read_weights(kind, [self.folder / file])
-        raise ExportError(f"{self.folder} has no {' or '.join(FILES.values())}: the adapter has no weights")
 
     def _add(
         self, name: str, base: LazyWeight, factors: tuple[LazyWeight, LazyWeight], scale: float, is_table: bool

@@ -102,6 +102,13 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
     return value
 
 
+def activation_setting(key: str, stated: Any) -> str:
+    """A value of ACTIVATIONS. Raises ExportError if the config states another activation."""
+    if not isinstance(stated, str) or stated not in ACTIVATIONS:
+        raise ExportError(f"config.json sets {key} to {stated!r}; supported are {', '.join(sorted(ACTIVATIONS))}")
+    return ACTIVATIONS[stated]
+
+
 def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     """Reads layer_types or global_attn_every_n_layers, and rope_parameters (transformers 5) or the older keys."""
     every = int_setting(config, "global_attn_every_n_layers", 3, least=1)
@@ -174,15 +181,11 @@ def relative_positions(config: Config) -> RelativePositions:
             f"config.json sets max_position_embeddings to {positions}; at most {MAX_POSITIONS} are supported"
         )
     activation = config.get("conv_act", "tanh") if config.get("conv_kernel_size") else ""
-    if activation not in ("", "tanh", *ACTIVATIONS):
-        raise ExportError(
-            f"config.json sets conv_act to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}"
-        )
     return RelativePositions(
         terms=terms,
         shares_projections=config.get("share_att_key") is True,
         is_normed="layer_norm" in str(config.get("norm_rel_ebd", "none")).lower(),
         buckets=max(buckets, 0),
         longest=longest,
-        convolution=ACTIVATIONS.get(activation, activation),
+        convolution=activation if activation in ("", "tanh") else activation_setting("conv_act", activation),
     )

@@ -1,7 +1,7 @@
 """Builds the graphs of a checkpoint for a device in a precision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .architecture import Architecture
 from .artifact.cpu import BF16
@@ -14,7 +14,6 @@ from .graph.attention import (
     FusedPackedRows,
     PackedRows,
     PlainRows,
-    of_family,
 )
 from .graph.builder import GraphBuilder, Value
 from .graph.channel_shift import ChannelShift, NoShift, taken_offsets
@@ -23,15 +22,13 @@ from .graph.encoder import Encoder, PrenormEncoder, TwiceNormedEncoder, declare_
 from .graph.heads import ExactLogits, Heads, Int8Shortlist
 from .graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from .graph.positions import AlibiRows, RelativeRows, RotaryRows
-from .labels import Classifier, classifier_of
+from .labels import classifier_of
 from .lazy_weight import LazyWeight
-from .sentence import SentenceModel
-from .token_model import embedding_model, sides
+from .sentence import embedding_model, sides
 from .tokenizer import TokenizerFiles
 from .tokenizer_check import ModelBounds, why_unusable
 from .verification.reference import Reference
 
-ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
 POSITIONAL: Mapping[str, type[PackedRows]] = {  # by `Architecture.positional`
     "alibi": AlibiRows,
     "disentangled": DisentangledRows,
@@ -45,11 +42,13 @@ PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
+    """What a precision's graphs are made of; the defaults are those of fp32."""
+
     linear: Mapping[str, type[Linear]]  # by device: only those that have the kernels
-    lm_head: type[ExactLogits]
-    shift: type[NoShift]
-    dtype: str  # of weights and activations, but for int8 products
-    attention: Mapping[str, type[Attention]] = field(default_factory=lambda: ATTENTION)  # by device
+    lm_head: type[ExactLogits] = ExactLogits
+    is_shifted: bool = False  # whether the channels of activations are shifted and balanced
+    dtype: str = "float32"  # of weights and activations, but for int8 products
+    rows: type[PackedRows] = FusedPackedRows  # attention on the CPU
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -57,24 +56,11 @@ class Precision:
 
 
 PRECISIONS = {
-    "fp32": Precision(
-        linear={"cpu": CpuLinear, "cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float32"
-    ),
+    "fp32": Precision(linear={"cpu": CpuLinear, "cuda": CudaLinear}),
     # the graph of fp32, whose products the runtime rounds; OpenVINO runs the encoder, ONNX Runtime the heads
-    BF16: Precision(
-        linear={"cpu": CpuLinear},
-        lm_head=ExactLogits,
-        shift=NoShift,
-        dtype="float32",
-        attention={"cpu": Bf16PackedRows},
-    ),
-    "fp16": Precision(linear={"cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float16"),
-    "int8": Precision(
-        linear={"cpu": Int8PerTokenLinear},
-        lm_head=Int8Shortlist,
-        shift=ChannelShift,
-        dtype="float32",
-    ),
+    BF16: Precision(linear={"cpu": CpuLinear}, rows=Bf16PackedRows),
+    "fp16": Precision(linear={"cuda": CudaLinear}, dtype="float16"),
+    "int8": Precision(linear={"cpu": Int8PerTokenLinear}, lm_head=Int8Shortlist, is_shifted=True),
 }
 
 
@@ -89,8 +75,6 @@ class BuiltModel:
     layout: str  # of the batch
     parts: NamedWeights
     heads: Heads
-    classifier: Classifier
-    sentence: SentenceModel
     reference: Reference
 
 
@@ -104,8 +88,9 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     sentence = embedding_model(checkpoint, sizes, without_modules=without_modules)
     parts.masks_keys = sentence.masks_keys
     kind = attention_for(precision, device, sizes, masks_keys=parts.masks_keys)
-    calibrated = (reference.channel_offsets, reference.channel_balances, 2 * sizes.layers)
-    shift = selected.shift(*calibrated)
+    shift = NoShift()
+    if selected.is_shifted:
+        shift = ChannelShift(reference.channel_offsets, reference.channel_balances, 2 * sizes.layers)
     classifier = classifier_of(checkpoint.config, parts)
 
     def encoder_in(graph: GraphBuilder) -> Encoder:
@@ -120,7 +105,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
 
     graph = GraphBuilder(selected.dtype, kind.opset)
     heads = add_heads(graph, encoder_in(graph).build())
-    in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
+    in_states = NoShift() if sizes.is_prenorm else shift
     offsets = taken_offsets(in_states, sizes.layers, sizes.hidden)
     cut = GraphBuilder(selected.dtype) if precision == BF16 else None
     if cut is not None:
@@ -137,19 +122,25 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         layout=kind.layout,
         parts=parts,
         heads=heads,
-        classifier=classifier,
-        sentence=sentence,
         reference=reference,
     )
 
 
 def attention_for(precision: str, device: str, sizes: Architecture, *, masks_keys: bool = False) -> type[Attention]:
-    """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows."""
-    fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
-    kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
+    """The attention of a graph: on CUDA packed if its kernels take the heads and read all keys, else in rows.
+
+    A family with positions in its attention has rows: with a bias the packed kernels pad every text to the longest.
+    """
     if precision == BF16 and sizes.positional == "rotary":  # OpenVINO 2026.4 does not read ONNX Runtime's operator
         raise PrecisionError(f"precision {precision} is not built for family {sizes.family}: choose fp32 or int8")
-    return of_family(POSITIONAL[sizes.positional], kind) if sizes.positional else kind
+    fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
+    if device == "cuda" and fits and not sizes.positional:
+        return CumulativeLengths
+    rows = PRECISIONS[precision].rows if device == "cpu" else PlainRows
+    if not sizes.positional:
+        return rows
+    of_family = POSITIONAL[sizes.positional]
+    return type(f"{rows.__name__}Of{of_family.__name__}", (of_family, rows), {})
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
@@ -158,11 +149,11 @@ def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
     That is: a masked-LM head has no mask token, a ColBERT no marker, the padding token has a position, or encoding a
     text fails, takes too much time or memory, or gives ids or types that the model does not have.
     """
-    sizes = built.parts.architecture
-    tokenizer.max_tokens = min(built.sentence.max_tokens or tokenizer.max_tokens, sizes.positions)
-    sides(built.sentence, tokenizer)
+    sizes, sentence = built.parts.architecture, built.heads.sentence
+    tokenizer.max_tokens = min(sentence.max_tokens or tokenizer.max_tokens, sizes.positions)
+    sides(sentence, tokenizer)
     padding = sizes.position_offset - 1  # positions start after the row for padding
-    pad = padding if built.sentence.colbert else tokenizer.special_tokens.get("pad", padding)  # PyLate pads with masks
+    pad = padding if sentence.colbert else tokenizer.special_tokens.get("pad", padding)  # PyLate pads with masks
     if padding >= 0 and pad != padding:
         raise ExportError(
             f"config.json sets pad_token_id to {padding}, which has no position, but the tokenizer pads with {pad}"

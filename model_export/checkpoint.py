@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from .adapter import Adapter
@@ -24,8 +23,8 @@ from .artifact.manifest import (
 from .errors import ExportError
 from .facts import CONFIG, ENCODER_CONFIG, Files
 from .families import architecture_of, family_of, jina_family
-from .lazy_weight import Dense, LazyWeight
-from .weights import FORMATS, TENSORFLOW, Weights, convert, convert_tensorflow, read_weights
+from .lazy_weight import Dense, LazyWeight, zeros
+from .weights import PATTERNS, TENSORFLOW, WHOLE, Weights, convert, convert_tensorflow, read_weights
 
 ORIGINAL_CONFIG = "bert_config.json"  # CONFIG of google-research/bert
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # files that a tokenizer is read from
@@ -250,16 +249,16 @@ def _stated(card: str) -> dict[str, list[str]]:
 
 
 def _stored(folder: Path) -> tuple[str, list[Path]]:
-    """The format of the weights, a key of FORMATS, and their files. Raises ExportError if there are none.
+    """The format of the weights, a key of WHOLE, and their files. Raises ExportError if there are none.
 
     As in transformers, no other file is read beside a file with all weights, or beside the shards that an index lists.
     """
-    for name, (_, single) in FORMATS.items():
+    for name, single in WHOLE.items():
         if (folder / single).is_file():
             return name, [folder / single]
         if (index := folder / f"{single}.index.json").is_file():
             return name, _shards(index)
-    for name, (pattern, _) in FORMATS.items():
+    for name, pattern in PATTERNS.items():
         if files := sorted(folder.glob(pattern)):
             return name, files
     raise ExportError(_why_no_weights(folder))
@@ -277,7 +276,7 @@ def _why_no_weights(folder: Path) -> str:
             calls = convert_tensorflow(folder, pattern)
             solution = f"convert it once with transformers 4 (version 5 cannot) and TensorFlow: {calls}"
             return f"{folder} holds a TensorFlow checkpoint, which is not supported: {solution}"
-    patterns = " or ".join(pattern for pattern, _ in FORMATS.values())
+    patterns = " or ".join(PATTERNS.values())
     if runs := sorted((path.parent for path in folder.glob("checkpoint-*/config.json")), key=_step):
         found = f"only checkpoints of a Trainer: {', '.join(run.name for run in runs)}"
         return f"{folder} has no {patterns} file, {found}: name one of them, like {runs[-1]}"
@@ -399,7 +398,7 @@ class NamedWeights:
             return whole.rows(place * shape[0], (place + 1) * shape[0])
         biases = self.family.biases
         if kind == "bias" and part in biases and not self._checkpoint.config.get(biases[part]):
-            return LazyWeight(shape, lambda: np.zeros(shape, np.float32))
+            return zeros(shape)
         return self._checkpoint.weight(self._name(part, kind, layer), shape=shape)
 
     def _name(self, part: str, kind: str, layer: int) -> str:

@@ -10,8 +10,7 @@ from .checkpoint import Checkpoint
 from .errors import ExportError
 from .families import architecture_of, family_of
 from .labels import pair_labels
-from .sentence import SentenceModel
-from .token_model import embedding_model
+from .sentence import SentenceModel, embedding_model
 from .tokenizer import TokenizerFiles, read_tokenizer
 
 MAX_LABELS = 8  # that are listed
@@ -92,9 +91,9 @@ def _describe_tokenizer(checkpoint: Checkpoint, a: Architecture, description: De
 
 
 def _describe_heads(checkpoint: Checkpoint, built: BuiltModel) -> list[tuple[str, str]]:
-    names = built.classifier.names
+    names = built.heads.classifier.names
     labels = ", ".join(names[:MAX_LABELS]) + (f" and {len(names) - MAX_LABELS} more" if len(names) > MAX_LABELS else "")
-    details = {"labels": f"{labels}; scores by {built.classifier.scores}", "tags": labels}
+    details = {"labels": f"{labels}; scores by {built.heads.classifier.scores}", "tags": labels}
     if "pair" in built.heads.present:
         details["pair"] = ", ".join(pair_labels(checkpoint, built.parts.family))
     present = [f"{head} ({details[head]})" if head in details else head for head in built.heads.present]

@@ -1,7 +1,7 @@
 """Exports a checkpoint: graphs, tokenizer, verification, manifest, prepacked weights."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -32,8 +32,7 @@ from .errors import ExportError, PrecisionError
 from .folder import atomic_folder, check_empty
 from .graph.encoder import write_layers
 from .labels import pair_labels, relevance_scores
-from .sentence import SentenceModel
-from .token_model import sides
+from .sentence import SentenceModel, sides
 from .tokenizer import TokenizerFiles, read_tokenizer
 from .verification.reference import one_word_texts
 from .verification.verify import TOLERANCE, Expected, measure_speeds, reference_outputs, verify
@@ -58,7 +57,6 @@ def make_manifest(
 ) -> Manifest:
     """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification."""
     heads, parts = built.heads, built.parts
-    sizes = asdict(parts.architecture)
     return Manifest(
         format=FORMAT,
         exporter=f"packbert {metadata.version('packbert')}",
@@ -68,16 +66,16 @@ def make_manifest(
         precision=precision,
         device=device,
         layout=built.layout,
-        sizes={name: sizes[name] for name in SIZES} | {"parameters": checkpoint.parameters},
+        sizes={name: getattr(parts.architecture, name) for name in SIZES} | {"parameters": checkpoint.parameters},
         max_tokens=tokenizer.max_tokens,
         heads=tuple(heads.present),
-        embedding=_embedding(built.sentence),
-        sparse=built.sentence.sparse if "sparse" in heads.present else "",
-        sides=sides(built.sentence, tokenizer),
+        embedding=_embedding(heads.sentence),
+        sparse=heads.sentence.sparse if "sparse" in heads.present else "",
+        sides=sides(heads.sentence, tokenizer),
         missing=heads.missing,
         pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
-        labels=built.classifier.names,
-        label_scores=built.classifier.scores,
+        labels=heads.classifier.names,
+        label_scores=heads.classifier.scores,
         relevance_scores=relevance_scores(checkpoint) if "labels" in heads.present else "none",
         special_tokens=tokenizer.special_tokens,
         inputs=built.graph.inputs(),
@@ -171,13 +169,13 @@ def _export(
         checkpoint.tokenizer_folder, checkpoint.files, family, size=sizes.vocabulary, positions=sizes.positions
     )
     check_tokenizer_fits(built, tokenizer)
-    heads, labels = built.heads.present, len(built.classifier.names)
+    heads = built.heads
     expected = reference_outputs(
-        built.reference, heads, built.sentence, layout=built.layout, max_tokens=tokenizer.max_tokens, labels=labels
+        built.reference, heads.present, heads.sentence, layout=built.layout, max_tokens=tokenizer.max_tokens
     )
     with atomic_folder(artifact / device) as folder:
         tokenizer.tokenizer.save(str(folder / TOKENIZER), pretty=False)
-        _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
+        _write_graphs(folder, built, prepacked=prepacked)
         trim_heap()
         words = one_word_texts(sizes.vocabulary, tokenizer.tokenizer.encode("").ids) if precision != "fp32" else ()
         errors = verify(folder, expected, precision, words)
@@ -192,12 +190,12 @@ def _export(
     return manifest
 
 
-def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: bool) -> None:
+def _write_graphs(folder: Path, built: BuiltModel, *, prepacked: bool) -> None:
     """Writes MODEL with its weights, then the graphs that share them."""
     built.graph.save(folder / MODEL, {PREPACKED_FOR: cpu_signature(ort.__version__)} if prepacked else {})
     if prepacked:
         _replace_by_prepacked(folder / MODEL)
-    write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), dtype)
+    write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), built.graph.dtype)
     if built.cut_heads is not None:
         built.cut_heads.save_sharing(folder / HEADS, folder / MODEL)
     built.attention.save_sharing(folder / ATTENTION, folder / MODEL)

@@ -7,12 +7,12 @@ from typing import Any
 
 from . import part_names as stored
 from .architecture import (
-    ACTIVATIONS,
     CONVOLUTION_WIDTH,
     Architecture,
     Config,
     RelativePositions,
     Rotary,
+    activation_setting,
     gte_rotary,
     int_setting,
     modernbert_rotary,
@@ -198,14 +198,13 @@ FAMILIES = {
         activations=dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "gelu"),
         ignored_heads={"discriminator_predictions.": "replaced_tokens"},
     ),
-    "mpnet": Family(
+    "mpnet": replace(
+        ROBERTA,
         prefix="mpnet.",
         parts=renamed(stored.BERT_PARTS, stored.MPNET_RULES) | {"relative": "encoder.relative_attention_bias"},
-        heads=ROBERTA.heads,
         fixed={"segments": 0},
         position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
         positional="relative",
-        activations={"mlm_dense": "gelu", "labels_dense": "tanh"},
         tokens=ROBERTA_TOKENS | {"unk": "[UNK]"},
     ),
     "modernbert": Family(
@@ -339,11 +338,7 @@ def architecture_of(config: Config) -> Architecture:
             )
     keys = {ours: key for ours, key in (BERT_KEYS | dict(family.keys)).items() if ours not in family.fixed}
     values = dict(family.fixed) | {ours: _value(config, family, ours, key) for ours, key in keys.items()}
-    activation = values.pop("activation")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ExportError(
-            f"config.json sets {keys['activation']} to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}"
-        )
+    activation = activation_setting(keys["activation"], values.pop("activation"))
     if values["hidden"] % values["heads"]:
         raise ExportError(
             f"config.json has hidden size {values['hidden']}, which is not divisible by {values['heads']} heads"
@@ -356,7 +351,7 @@ def architecture_of(config: Config) -> Architecture:
         raise ExportError(f"config.json leaves {values['positions']} usable positions; a text needs at least 3")
     return Architecture(
         family=config["model_type"],
-        activation=ACTIVATIONS[activation],
+        activation=activation,
         position_offset=offset,
         task_types=family.task_types(config),
         positional=family.positional,

@@ -19,19 +19,25 @@ class LazyWeight:
     load: Callable[[], Array]
     cache_key: str = ""  # weights of equal keys have equal content, and a graph stores them once; "" is never shared
 
+    def derived(self, operation: str, shape: tuple[int, ...], change: Callable[[Array], Array]) -> "LazyWeight":
+        """The result, of this shape, of `change` on this weight; `operation` names it in the cache key."""
+        key = f"{self.cache_key} {operation}" if self.cache_key else ""
+        return LazyWeight(shape, lambda: change(self.load()), key)
+
     def transposed(self) -> "LazyWeight":
-        return LazyWeight(self.shape[::-1], lambda: np.ascontiguousarray(self.load().T), self.derive_key("transposed"))
+        return self.derived("transposed", self.shape[::-1], lambda array: np.ascontiguousarray(array.T))
 
     def rows(self, start: int, stop: int) -> "LazyWeight":
-        return LazyWeight((stop - start, *self.shape[1:]), lambda: np.ascontiguousarray(self.load()[start:stop]))
+        shape = (stop - start, *self.shape[1:])
+        return self.derived(f"{start} to {stop}", shape, lambda array: np.ascontiguousarray(array[start:stop]))
 
     def plus(self, other: "LazyWeight") -> "LazyWeight":
         """The sum, broadcast to this weight's shape."""
         return LazyWeight(self.shape, lambda: self.load() + other.load())
 
-    def derive_key(self, operation: str) -> str:
-        """The cache key of the result of `operation` on this weight."""
-        return f"{self.cache_key} {operation}" if self.cache_key else ""
+
+def zeros(shape: tuple[int, ...]) -> LazyWeight:
+    return LazyWeight(shape, lambda: np.zeros(shape, np.float32))
 
 
 def stored(name: str, shape: tuple[int, ...], read: Callable[[], Array]) -> LazyWeight:

@@ -1,18 +1,21 @@
-"""The files of sentence-transformers: modules, pooling, prompts, limits."""
+"""What a checkpoint makes of its hidden states: the files of sentence-transformers, ColBERT and BGE-M3."""
 
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .artifact.manifest import MODULES, SENTENCE_SETTINGS
-from .artifact.pooling import MODES, SECOND_LOG
+from .architecture import Architecture
+from .artifact.manifest import MODULES, SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
+from .artifact.rows import MODES, SECOND_LOG
 from .checkpoint import Checkpoint, optional_json, read_json, transformer_file
 from .errors import ExportError
-from .facts import ENCODER_CONFIG
+from .facts import ENCODER_CONFIG, METADATA, read_fact
 from .lazy_weight import LazyWeight
+from .tokenizer import MIN_TOKENS, TokenizerFiles
 from .torch_pickle import read_tensors
-from .weights import FORMATS, Weights, read_weights
+from .weights import WHOLE, Weights, read_first
 
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
 SPLADE_ACTIVATIONS = ("relu", SECOND_LOG)  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))
@@ -45,6 +48,17 @@ OF_ENCODER = {"transformer_task": "feature-extraction", "module_output_name": "t
 PYLATE = "pylate.models.Dense.Dense"  # class of the modules after the transformer of a ColBERT
 NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not change
 WAY_OUT = "--without-modules exports the vectors before it"
+PYLATE_DEFAULTS: Mapping[str, Any] = {
+    "query_prefix": "[Q] ",
+    "document_prefix": "[D] ",
+    "query_length": 32,
+    "document_length": 180,
+    "do_query_expansion": True,
+    "attend_to_expansion_tokens": False,
+    "skiplist_words": list(string.punctuation),
+}
+STANFORD_DEFAULTS = {"query_prefix": "[unused0]", "document_prefix": "[unused1]", "document_length": 220}
+PROJECTION = "linear.weight"  # of Stanford's ColBERT, among the weights of the encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +117,46 @@ class SentenceModel:
 
 class _NotComputed(ExportError):
     """A module, or a value of its config, is not computed here; the message names it."""
+
+
+def embedding_model(checkpoint: Checkpoint, sizes: Architecture, *, without_modules: bool = False) -> SentenceModel:
+    """The `sentence_model` of the checkpoint with what is made of single tokens."""
+    model, root = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules), checkpoint.root
+    modules, width, defaults, files = checkpoint.modules, sizes.hidden, PYLATE_DEFAULTS, dict(checkpoint.files)
+    if PROJECTION in checkpoint.names:
+        path, width = root / METADATA, checkpoint.shape(PROJECTION)[0]
+        files[METADATA] = found = optional_json(path)
+        if found.get("similarity", "cosine") != "cosine":
+            raise ExportError(f"{path} sets similarity to {found['similarity']!r}; only 'cosine' is computed")
+        defaults = {**PYLATE_DEFAULTS, **STANFORD_DEFAULTS}
+        if found.get("mask_punctuation") is False:
+            defaults["skiplist_words"] = []
+        weight = checkpoint.weight(PROJECTION, shape=(width, sizes.hidden))
+        layers: list[Layer] = [Dense(weight=weight, bias=None, activation="")]
+    elif any(kind == PYLATE for _, kind in modules):
+        path, layers = root / SENTENCE_SETTINGS, []
+        for folder, _ in modules[1:]:
+            dense, _, width = read_dense(root / folder, width, of_tokens=True)
+            layers.append(dense)
+    else:
+        if not modules:
+            checkpoint.assumed["pooling"] = "cls; sentence-transformers takes the mean without modules.json"
+        return _with_bge_m3(model, root, sizes.hidden)
+    settings = {key: read_fact(key, files, checkpoint.assumed) for key in PYLATE_DEFAULTS}
+    settings = {key: defaults[key] if value is None else value for key, value in settings.items()}
+    for key, value in settings.items():
+        if type(value) is not type(PYLATE_DEFAULTS[key]) or (key.endswith("_length") and value < MIN_TOKENS):
+            raise ExportError(f"{path} sets {key} to {value!r}; it must be a value like {PYLATE_DEFAULTS[key]!r}")
+    lengths = settings["query_length"], settings["document_length"]
+    masks_keys = settings["do_query_expansion"] and not settings["attend_to_expansion_tokens"]
+    windows = [window + MIN_TOKENS for window in sizes.windows if window]  # a filler may be so far from the query
+    if masks_keys and (lengths[0] > min(windows, default=lengths[0]) or sizes.positional == "disentangled"):
+        most = f"is computed up to {min(windows)} tokens" if windows else "is not computed"
+        filled = f"{path}: queries are filled up to {lengths[0]} tokens that attend to the query alone"
+        raise ExportError(f"{filled}; in family {sizes.family} that {most}")
+    words = (f"Dense({sizes.hidden} to {width}) of each token", "Normalize")
+    fields = {"colbert": settings, "masks_keys": masks_keys, "dimensions": width, "normalize": True, "modules": words}
+    return _with_vectors(model, [*layers, UnitLength()], **fields, max_tokens=max(lengths))
 
 
 def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool = False) -> SentenceModel:
@@ -230,7 +284,7 @@ def read_dense(folder: Path, width: int, *, of_tokens: bool = False) -> tuple[De
     name = path.rsplit(".", 1)[-1]
     if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
         raise _NotComputed(f"has the activation {path}, and only {', '.join(ACTIVATIONS)} of torch.nn are computed")
-    weights, out = _weights(folder), config.get("out_features")
+    weights, out = read_first(folder, WHOLE, "module"), config.get("out_features")
     if not isinstance(out, int):
         raise ExportError(f"{folder}/config.json sets out_features to {out!r}; it must be an integer")
     bias = _weight(weights, "linear.bias", (out,), folder) if config.get("bias", True) else None
@@ -249,7 +303,7 @@ def read_linear(path: Path, width: int) -> Dense:
 
 
 def _layer_norm(folder: Path, width: int) -> LayerNorm:
-    weights = _weights(folder)
+    weights = read_first(folder, WHOLE, "module")
     weight, bias = (_weight(weights, f"norm.{kind}", (width,), folder) for kind in ("weight", "bias"))
     return LayerNorm(weight=weight, bias=bias, epsilon=NORM_EPSILON)
 
@@ -258,13 +312,6 @@ def _check_features(config: Mapping[str, Any], expected: Mapping[str, str]) -> N
     for key, value in expected.items():
         if config.get(key) not in (None, value):
             raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
-
-
-def _weights(folder: Path) -> Weights:
-    for kind, (_, file) in FORMATS.items():
-        if (folder / file).is_file():
-            return read_weights(kind, [folder / file])
-    raise ExportError(f"{folder} has no {' or '.join(file for _, file in FORMATS.values())}: the module has no weights")
 
 
 def _weight(weights: Weights, name: str, shape: tuple[int, ...], folder: Path) -> LazyWeight:
@@ -287,3 +334,48 @@ def _prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise ExportError(f"{path} sets truncate_dim to {kept!r}; it must be a positive integer")
     stated = similarity if similarity in SIMILARITIES else ""  # sentence-transformers ignores another name
     return {"prompts": prompts, "default_prompt": default, "similarity": stated, "kept_dimensions": kept or 0}
+
+
+def _with_vectors(model: SentenceModel, layers: list[Layer], **more: Any) -> SentenceModel:
+    return replace(model, of_tokens={"multi": layers}, prompts={"query": "", "document": "", **model.prompts}, **more)
+
+
+def _with_bge_m3(model: SentenceModel, root: Path, hidden: int) -> SentenceModel:
+    """`model` with the layers that BGE-M3 has in files of their own."""
+    if (path := root / "colbert_linear.pt").is_file():
+        model = _with_vectors(model, [read_linear(path, hidden), UnitLength()])
+    if (path := root / "sparse_linear.pt").is_file():
+        weights = [replace(read_linear(path, hidden), activation="relu")]
+        model = replace(model, of_tokens={**model.of_tokens, TOKEN_WEIGHTS: weights}, sparse=TOKEN_WEIGHTS)
+    return model
+
+
+def sides(model: SentenceModel, files: TokenizerFiles) -> dict[str, Side]:
+    """How queries and documents are read. Raises ExportError if the tokenizer lacks a token that is named."""
+    settings, special, names = model.colbert, files.special_tokens, ("query", "document")
+    if "multi" not in model.of_tokens:
+        return {}
+    if not settings:
+        return dict.fromkeys(names, Side(max_tokens=files.max_tokens, skipped=(special["cls"],), averages=True))
+    if settings["do_query_expansion"] and "mask" not in special:
+        raise ExportError("the checkpoint fills up queries with mask tokens, and its tokenizer has none")
+    ids = map(files.tokenizer.token_to_id, settings["skiplist_words"])
+    skipped = tuple(sorted({number for number in ids if number is not None} - {special.get("unk")}))
+    markers = {name: _marker(files, settings[f"{name}_prefix"]) for name in names}
+    return {
+        name: Side(
+            max_tokens=min(settings[f"{name}_length"], files.max_tokens) - len(markers[name]),
+            marker=markers[name],
+            fills=settings["do_query_expansion"] and name == "query",
+            attends_filler=settings["attend_to_expansion_tokens"],
+            skipped=skipped if name == "document" else (),
+        )
+        for name in names
+    }
+
+
+def _marker(files: TokenizerFiles, text: str) -> tuple[int, ...]:
+    number = files.tokenizer.token_to_id(text)
+    if text and number is None:
+        raise ExportError(f"the checkpoint marks texts with {text!r}, and its tokenizer has no such token")
+    return () if number is None else (number,)

@@ -17,7 +17,6 @@ from tokenizers import Encoding, Tokenizer
 from .artifact.lifeline import end_with
 from .artifact.manifest import TOKENIZER
 
-MODULE = __name__
 MEMORY_BYTES = 2 * 2**30  # address space of the check, beyond what the process has before it loads the tokenizer
 CPU_SECONDS = 20
 WALL_SECONDS = 300  # only for a process that waits instead of computing
@@ -45,7 +44,7 @@ def why_unusable(tokenizer: Tokenizer, bounds: ModelBounds) -> str:
         return fault_of(path, bounds)
 
 
-def fault_of(path: Path, bounds: ModelBounds, *, module: str = MODULE) -> str:
+def fault_of(path: Path, bounds: ModelBounds, *, module: str = __name__) -> str:
     """`why_unusable` of a tokenizer.json; `python -m` runs `module`, which calls `check_in_child`."""
     command = [sys.executable, "-m", module, str(path), json.dumps(asdict(bounds)), str(os.getpid())]
     try:

@@ -1,6 +1,7 @@
 """The file formats of weights, and what to do with those that are not read."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ from .errors import ExportError
 from .lazy_weight import Array, LazyWeight, stored
 from .torch_pickle import read_tensors
 
-FORMATS = {  # by priority: format -> the pattern of its files, and the file that may hold all weights
-    "safetensors": ("*.safetensors", "model.safetensors"),
-    "pytorch": ("pytorch_model*.bin", "pytorch_model.bin"),
-}
+# by format, in the order of priority: the file that may hold all weights, and the pattern of all files
+WHOLE = {"safetensors": "model.safetensors", "pytorch": "pytorch_model.bin"}
+PATTERNS = {"safetensors": "*.safetensors", "pytorch": "pytorch_model*.bin"}
 TENSORFLOW = ("*.ckpt*.index", "*.h5")  # patterns of a TensorFlow checkpoint's files
 TOKENIZER = 'and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'
 Weights = dict[str, LazyWeight]
@@ -56,27 +56,31 @@ def _class_of(folder: Path) -> str:
     return "CLASS (the class that saved the checkpoint)"
 
 
+def read_first(folder: Path, files: Mapping[str, str], what: str) -> Weights:
+    """`read_weights` of the first of `files`, by format, that is in the folder of `what`."""
+    for kind, file in files.items():
+        if (folder / file).is_file():
+            return read_weights(kind, [folder / file])
+    raise ExportError(f"{folder} has no {' or '.join(files.values())}: the {what} has no weights")
+
+
 def read_weights(kind: str, files: list[Path]) -> Weights:
     """The weights by name in files of a format. Raises ExportError if a file is damaged or holds anything else."""
-    return _read_safetensors(files) if kind == "safetensors" else _read_torch(files)
+    read = _read_safetensors if kind == "safetensors" else read_tensors
+    return {modernize(name): weight for file in files for name, weight in read(file).items()}
 
 
-def _read_safetensors(files: list[Path]) -> Weights:
+def _read_safetensors(file: Path) -> Weights:
+    _check_header_size(file)
     found: Weights = {}
-    for file in files:
-        _check_header_size(file)
-        with _open(file) as opened:
-            for name in opened.keys():  # noqa: SIM118 - safe_open is not a mapping
-                stored = opened.get_slice(name)
-                if (dtype := stored.get_dtype()) not in DTYPES:
-                    solution = f"convert with {convert(file.parent)}"
-                    raise ExportError(f"{file} stores {name} as {dtype}, which is not supported: {solution}")
-                found[modernize(name)] = _lazy_safetensor(file, name, tuple(stored.get_shape()))
+    with _open(file) as opened:
+        for name in opened.keys():  # noqa: SIM118 - safe_open is not a mapping
+            stored = opened.get_slice(name)
+            if (dtype := stored.get_dtype()) not in DTYPES:
+                solution = f"convert with {convert(file.parent)}"
+                raise ExportError(f"{file} stores {name} as {dtype}, which is not supported: {solution}")
+            found[name] = _lazy_safetensor(file, name, tuple(stored.get_shape()))
     return found
-
-
-def _read_torch(files: list[Path]) -> Weights:
-    return {modernize(name): weight for file in files for name, weight in read_tensors(file).items()}
 
 
 def modernize(name: str) -> str:

@@ -1,7 +1,7 @@
 """Sequences packed into the inputs of the graph, and its outputs split into rows."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -11,22 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .manifest import BF16_ROWS, OF_MEANS, PACKED_ROWS, TOKEN_WEIGHTS
-from .pooling import (
+from .rows import (
+    ALIGNMENT,
+    BF16_ALIGNMENT,
     ENDS,
     NOTHING,
+    Feeds,
+    Ints,
     PooledTokens,
+    attention_rows,
+    cumulative_lengths,
     mean_feeds,
     sentence_feeds,
     sparse_feeds,
     sparse_spans,
-)
-from .rows import (
-    ALIGNMENT,
-    BF16_ALIGNMENT,
-    Feeds,
-    Ints,
-    attention_rows,
-    cumulative_lengths,
 )
 
 LAST = -1  # the last layer, in Tokens.layers; 0 is the output of the embeddings
@@ -34,6 +32,7 @@ OFFSETS = "hidden_offsets"  # graph output [layers + 1, hidden]: int8's channel 
 ATTENTION_OUTPUTS = frozenset({"attention", "attention_mean"})  # by head; the mean of all heads
 LAYER_OUTPUTS = frozenset({"layer_cls", "layer_mean", "layer_tokens"}) | ATTENTION_OUTPUTS
 Arrays = Mapping[str, NDArray[np.generic]]
+RunGraph = Callable[[Sequence[str], Arrays], list[NDArray[np.generic]]]  # outputs by name; feeds may hold more inputs
 Row = dict[str, NDArray[np.generic]]  # output name -> the rows of a sequence
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
 SENTENCE, SPARSE, LAYER = "sentence vector", "sparse vector", "layer"

@@ -114,7 +114,7 @@ class Embedding:
     dimensions: int  # of the vector
     modules: tuple[str, ...]  # what is computed after the encoder, in words; empty without modules.json
     left_out: tuple[str, ...]  # modules that --without-modules left out
-    modes: tuple[str, ...]  # of MODES in pooling.py: what the output `sentence` pools by; empty without it
+    modes: tuple[str, ...]  # of MODES in rows.py: what the output `sentence` pools by; empty without it
     include_prompt: bool  # whether the tokens of a prompt are pooled
     prompts: Mapping[str, str]  # name -> text before every text
     default_prompt: str  # the name of the prompt of a request that names none; "": no prompt

@@ -8,14 +8,14 @@ The products and the operators between them run in bf16, with sums in fp32. Its 
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import LAST, Arrays, hidden_name
+from .batch import LAST, Arrays, RunGraph, hidden_name
 from .cpu import BF16, float_state_kept
 
 # The import of OpenVINO writes an id for its telemetry to ~/intel. Without this package it has none.
@@ -24,7 +24,6 @@ import openvino as ov  # noqa: E402
 from openvino import opset13  # noqa: E402
 from openvino.frontend import FrontEndManager  # noqa: E402
 
-RunHeads = Callable[[Sequence[str], Arrays], list[NDArray[np.generic]]]  # outputs of the graph HEADS, from its inputs
 STATES, PREFIX = hidden_name(LAST), hidden_name(0).removesuffix("0")
 MAX_SMALL_BYTES = 2**16  # of a weight that stays in fp32: biases and norms, which OpenVINO adds in fp32
 # OpenVINO folds a conversion of a constant to fp32 unless it has this mark, and then holds the weights in fp32 too
@@ -71,8 +70,8 @@ class OpenVinoEncoder:
         finally:
             self._idle.append(request)
 
-    def run_with_heads(self, run_heads: RunHeads, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        """The outputs `names` of the model: hidden states by this encoder, the others by `run_heads`."""
+    def run_with_heads(self, run_heads: RunGraph, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        """The outputs `names` of the model: hidden states by this encoder, the others by the graph HEADS."""
         of_heads = [name for name in names if name not in self.outputs]
         read = {name for name in names if name not in of_heads} | ({STATES} if of_heads else set())
         found = self.run(sorted(read), feeds)

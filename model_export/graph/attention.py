@@ -306,12 +306,3 @@ class CumulativeLengths(Attention):
             query = self.linear.affine(states, *projections.query)
         with self.g.scope("key"):
             return query, self.linear.product(states, projections.key[0])
-
-
-def of_family(rows: type[PackedRows], kind: type[Attention]) -> type[Attention]:
-    """A family's `rows` with what distinguishes `kind`.
-
-    On CUDA they are rows, whatever the size of the heads: with a bias the packed kernels pad every text to the longest.
-    """
-    kind = PlainRows if kind is CumulativeLengths else kind
-    return type(f"{kind.__name__}Of{rows.__name__}", (rows, kind), {})

@@ -3,11 +3,12 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..lazy_weight import Array, Dense, LazyWeight, affine_at
+from ..lazy_weight import Array, Dense, LazyWeight, affine_at, zeros
 from .builder import GraphBuilder, Value
 from .linear import channel_scales
 
@@ -21,9 +22,6 @@ class NoShift:
 
     Activations have an index: 0 after the embeddings, then two per layer, after attention and after feed-forward.
     """
-
-    def __init__(self, offsets: ByActivation, balances: ByActivation, last: int) -> None:
-        pass
 
     def balanced(self, g: GraphBuilder, x: Value, index: int, hidden: int) -> Value:  # noqa: ARG002
         """Activation `index`, `x` [rows, hidden], as the products read it whose weights `compensate_dense` gives."""
@@ -51,14 +49,16 @@ class NoShift:
 
     def taken(self, index: int, hidden: int) -> LazyWeight:  # noqa: ARG002
         """What was taken from each channel of activation `index`, [hidden]."""
-        return LazyWeight((hidden,), lambda: np.zeros(hidden, np.float32))
+        return zeros((hidden,))
 
 
+@dataclass(frozen=True, slots=True)
 class ChannelShift(NoShift):
-    """For int8. The `last` activation is the encoder's output and is not shifted."""
+    """For int8."""
 
-    def __init__(self, offsets: ByActivation, balances: ByActivation, last: int) -> None:
-        self.offsets, self.balances, self.last = offsets, balances, last
+    offsets: ByActivation
+    balances: ByActivation
+    last: int  # the activation that is the encoder's output, which is not shifted
 
     def balanced(self, g: GraphBuilder, x: Value, index: int, hidden: int) -> Value:
         factors = LazyWeight((hidden,), lambda: (1 / self.balances()[index]).astype(np.float32), f"balance {index}")
@@ -69,45 +69,37 @@ class ChannelShift(NoShift):
 
     def compensate_dense(self, dense: Dense, index: int) -> Dense:
         weight, bias = dense
-        balanced = LazyWeight(
-            weight.shape,
-            lambda: weight.load() * self.balances()[index].astype(np.float32),
-            weight.derive_key("balanced"),
+        balanced = weight.derived(
+            "balanced", weight.shape, lambda array: array * self.balances()[index].astype(np.float32)
         )
         return balanced, affine_at(weight, self._offset(weight.shape[1:], index, 1), bias)
 
     def split_results(self, dense: Dense, reader: LazyWeight) -> Dense:
-        key = f"split for {reader.cache_key}" if reader.cache_key else ""
-        count = reader.shape[1] + split_count(reader.shape[1])
-
-        def split(one: LazyWeight) -> LazyWeight:
-            shape = (count, *one.shape[1:])
-            return LazyWeight(
-                shape, lambda: one.load()[split_channels(reader.load())], one.derive_key(key) if key else ""
-            )
-
-        weight, bias = dense
-        return split(weight), split(bias)
+        operation, count = f"split for {reader.cache_key}", reader.shape[1] + split_count(reader.shape[1])
+        weight, bias = (
+            one.derived(operation, (count, *one.shape[1:]), lambda array: array[split_channels(reader.load())])
+            for one in dense
+        )
+        return weight, bias
 
     def split_inputs(self, reader: LazyWeight) -> LazyWeight:
         hidden, inner = reader.shape
 
-        def load() -> Array:
-            weight = reader.load()
+        def split(weight: Array) -> Array:
             channels = split_channels(weight)
-            split = np.asarray(weight[:, channels] / np.bincount(channels)[channels], np.float32)
-            apart = channel_scales(split)[:, None] / 4  # the halves' codes are rounded to different sides
-            split[:, channels[inner:]] -= apart
-            split[:, inner:] += apart
-            return split
+            found = np.asarray(weight[:, channels] / np.bincount(channels)[channels], np.float32)
+            apart = channel_scales(found)[:, None] / 4  # the halves' codes are rounded to different sides
+            found[:, channels[inner:]] -= apart
+            found[:, inner:] += apart
+            return found
 
-        return LazyWeight((hidden, inner + split_count(inner)), load, reader.derive_key("split"))
+        return reader.derived("split", (hidden, inner + split_count(inner)), split)
 
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
         return bias.plus(self._offset(bias.shape, index, 1))
 
     def taken(self, index: int, hidden: int) -> LazyWeight:
-        return super().taken(index, hidden) if index == self.last else self._offset((hidden,), index, 1)
+        return NoShift.taken(self, index, hidden) if index == self.last else self._offset((hidden,), index, 1)
 
     def _offset(self, shape: tuple[int, ...], index: int, sign: int) -> LazyWeight:
         return LazyWeight(shape, lambda: (sign * self.offsets()[index]).astype(np.float32))

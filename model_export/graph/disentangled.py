@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..architecture import CONVOLUTION_WIDTH, RelativePositions
 from ..checkpoint import NamedWeights
-from ..lazy_weight import Array, Dense, LazyWeight
+from ..lazy_weight import Array, Dense, LazyWeight, zeros
 from .attention import PackedRows, Projections, Slots, concat_rows
 from .builder import TYPES, GraphBuilder, Value
 from .channel_shift import NoShift
@@ -34,10 +34,6 @@ def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32
     return np.asarray(rows, np.int32)
 
 
-def _scale(weight: LazyWeight, factor: float) -> LazyWeight:
-    return LazyWeight(weight.shape, lambda: weight.load() * np.float32(factor))
-
-
 def disentangle(parts: NamedWeights, projections: Projections) -> Projections:
     """A layer's `projections` with its tables by term, [heads, 2 * span, head size], which have the scores' scale.
 
@@ -51,8 +47,10 @@ def disentangle(parts: NamedWeights, projections: Projections) -> Projections:
         part = side if relative.shares_projections else f"distance_{side}"
         dense = parts.dense(part, a.hidden, a.hidden, layer=projections.layer)
         tables[term] = _project_distances(parts, dense, factor * a.head_size**-0.5)
-    query = (_scale(projections.query[0], share), _scale(projections.query[1], share))
-    return replace(projections, query=query, tables=tables)
+    weight, bias = (
+        one.derived(f"times {share}", one.shape, lambda array: array * np.float32(share)) for one in projections.query
+    )
+    return replace(projections, query=(weight, bias), tables=tables)
 
 
 def _project_distances(parts: NamedWeights, dense: Dense, scale: float) -> LazyWeight:
@@ -96,8 +94,7 @@ class DisentangledRows(PackedRows):
     def _keys_and_values(self, projections: Projections, states: Value) -> Value:
         """The keys have their bias, since it does not add the same to all scores of a query."""
         (key, bias), (value, _) = projections.key, projections.value
-        no_bias = LazyWeight(bias.shape, lambda: np.zeros(bias.shape, np.float32))
-        return self.linear.affine(states, concat_rows(key, value), concat_rows(bias, no_bias))
+        return self.linear.affine(states, concat_rows(key, value), concat_rows(bias, zeros(bias.shape)))
 
     def _bias_in_layer(self, projections: Projections, query: Value, key: Value, *, last: bool) -> Value:
         return self._add_distances(self._index[last].bias, projections, query, key, self._rows[last])
@@ -164,13 +161,11 @@ def add_convolution(
     g, a = linear.g, parts.architecture
     shape = (a.hidden, a.hidden, CONVOLUTION_WIDTH)
     kernel, bias = parts.weight("convolution", shape), parts.bias("convolution", a.hidden)
-    total = LazyWeight(shape[:2], lambda: kernel.load().sum(axis=2))
-    flat = LazyWeight(
-        (a.hidden, CONVOLUTION_WIDTH * a.hidden), lambda: kernel.load().transpose(0, 2, 1).reshape(a.hidden, -1)
-    )
+    flat_shape = (a.hidden, CONVOLUTION_WIDTH * a.hidden)
+    total = kernel.derived("total", shape[:2], lambda array: array.sum(axis=2))
+    flat = kernel.derived("flat", flat_shape, lambda array: array.transpose(0, 2, 1).reshape(flat_shape))
     with g.scope("convolution"):
-        taken = shift.taken(0, a.hidden)
-        zero = g.weight("zero", LazyWeight((1, a.hidden), lambda: -taken.load()[None]))
+        zero = g.weight("zero", shift.taken(0, a.hidden).derived("negative", (1, a.hidden), lambda array: -array[None]))
         together = g.op("Concat", *_neighbours(g, embedded, zero), axis=-1)
         shifted = shift.compensate_dense((total, bias), 0)[1]
         inner = linear.linear_activation(together, flat, shifted, a.relative.convolution)

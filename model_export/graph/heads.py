@@ -8,7 +8,7 @@ from ..artifact.manifest import TOKEN_WEIGHTS
 from ..checkpoint import NamedWeights
 from ..errors import ExportError
 from ..labels import Classifier
-from ..lazy_weight import LazyWeight
+from ..lazy_weight import LazyWeight, zeros
 from ..sentence import SentenceModel
 from .builder import GraphBuilder, Value
 from .linear import add_and_activate, multiply, normalized, quantize
@@ -135,10 +135,9 @@ class Heads:
 
     def _build_pair(self, pooled: Value | None) -> None:
         """Two logits from the pooler."""
-        if pooled is None:
-            known = bool(self.parts.family.pair)
-            self.missing["pair"] = self.missing["pooler"] if known else self._family_lacks("sentence-pair head")
-        elif self._has("pair", "pair", "sentence-pair head"):
+        if pooled is None and self.parts.knows("pair"):
+            self.missing["pair"] = self.missing["pooler"]
+        elif self._has("pair", "pair", "sentence-pair head") and pooled:
             with self.g.scope("pair"):
                 logits = self._dense("pair", pooled, self.parts.architecture.hidden, 2)
                 self.g.output("pair", logits, "float32", ["sequences", 2])
@@ -216,12 +215,10 @@ class Heads:
         if self.parts.has(part):
             self.present.append(head)
             return True
-        known = self.parts.knows(part)
-        self.missing[head] = f"the checkpoint has no weights of a {name}" if known else self._family_lacks(name)
+        family = f"family {self.parts.architecture.family} has no"
+        fault = "the checkpoint has no weights of a" if self.parts.knows(part) else family
+        self.missing[head] = f"{fault} {name}"
         return False
-
-    def _family_lacks(self, name: str) -> str:
-        return f"family {self.parts.architecture.family} has no {name}"
 
     def _transform(self, rows: Value) -> Value:
         """What the product with the vocabulary reads: [rows, hidden] to [rows, width]."""
@@ -278,7 +275,7 @@ class Heads:
             if self.parts.has(part, "bias"):
                 return self.parts.bias(part, vocabulary)
         self.assumed["masked-LM bias"] = "zero, the initial value in transformers: the checkpoint has none"
-        return LazyWeight((vocabulary,), lambda: np.zeros(vocabulary, np.float32))
+        return zeros((vocabulary,))
 
     def _dense(self, part: str, x: Value, width: int, out: int) -> Value:
         weight, bias = self.parts.dense(part, out, width)

@@ -164,9 +164,8 @@ def _encode(g: GraphBuilder, x: Value, scale: Value, zero_point: int) -> Quantiz
 
 def multiply(g: GraphBuilder, x: Quantized, weight: LazyWeight) -> Value:
     """x W in int8, [rows, out] in float32."""
-    scales = LazyWeight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derive_key("scales"))
-    scale = g.weight("scale", scales)
-    stored = g.weight("weight", _quantize_weight(weight), TensorProto.INT8)
+    scale = g.weight("scale", weight.derived("scales", weight.shape[:1], channel_scales))
+    stored = g.weight("weight", weight.derived("codes", weight.shape[::-1], _codes), TensorProto.INT8)
     inputs = (x.codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(x.zero_point)))
     return g.op("Mul", g.contrib("MatMulIntegerToFloat", *inputs), x.scale)
 
@@ -178,13 +177,9 @@ def channel_scales(weight: Array) -> Array:
     return np.asarray(np.maximum(largest, np.float32(MIN_MAGNITUDE)))
 
 
-def _quantize_weight(weight: LazyWeight) -> LazyWeight:
-    def load() -> Array:
-        array = weight.load()
-        codes = np.rint(array / channel_scales(array)[:, None]).astype(np.int8)
-        return np.ascontiguousarray(codes.T)
-
-    return LazyWeight(weight.shape[::-1], load, weight.derive_key("codes"))
+def _codes(weight: Array) -> Array:
+    """`weight` [out, in] in int8 steps; [in, out]."""
+    return np.ascontiguousarray(np.rint(weight / channel_scales(weight)[:, None]).astype(np.int8).T)
 
 
 def activate(g: GraphBuilder, x: Value, activation: str) -> Value:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..artifact.pooling import BLOCK, PART, PARTS, SHIFTS, SPARSE_BLOCK, WEIGHTED
+from ..artifact.rows import BLOCK, PART, PARTS, SHIFTS, SPARSE_BLOCK, WEIGHTED
 from ..sentence import Dense, Layer, LayerNorm, SentenceModel
 from .builder import TYPES, GraphBuilder, Value
 from .linear import activate

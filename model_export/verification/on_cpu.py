@@ -1,16 +1,13 @@
 """Runs graphs on the CPU, also those for CUDA."""
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
 import onnx
 import onnxruntime as ort
-from numpy.typing import NDArray
 from onnx import helper, parser
 
-from ..artifact.batch import Arrays
+from ..artifact.batch import RunGraph
 from ..artifact.cpu import BF16
 from ..artifact.manifest import HEADS, LAYERS, PACKED_ROWS
 
@@ -21,7 +18,6 @@ PackedMultiHeadAttention <num_heads> (query, key, value, bias, token_offset, cum
 {
     zero = Constant <value_ints = [0]> ()
     one = Constant <value_ints = [1]> ()
-    last = Constant <value_ints = [2147483647]> ()
     axis = Constant <value_ints = [-1]> ()
     heads = Constant <value_int : int = @num_heads> ()
     heads1 = Unsqueeze (heads, zero)
@@ -42,15 +38,13 @@ PackedMultiHeadAttention <num_heads> (query, key, value, bias, token_offset, cum
     zero0 = Squeeze (zero)
     one0 = Squeeze (one)
     tokens = Range (zero0, count0, one0)
-    ends = Slice (cumulative_lengths, one, last)
-    ends64 = Cast <to = 7> (ends)
+    starts = Cast <to = 7> (cumulative_lengths)
     tokens_column = Unsqueeze (tokens, one)
-    ends_row = Unsqueeze (ends64, zero)
-    after = GreaterOrEqual (tokens_column, ends_row)
+    starts_row = Unsqueeze (starts, zero)
+    after = GreaterOrEqual (tokens_column, starts_row)
     after64 = Cast <to = 7> (after)
-    owner = ReduceSum <keepdims = 0> (after64, one)
-    owner_column = Unsqueeze (owner, one)
-    owner_row = Unsqueeze (owner, zero)
+    owner_column = ReduceSum (after64, one)
+    owner_row = Transpose (owner_column)
     same = Equal (owner_column, owner_row)
     masked32 = Constant <value_float = -60000.0> ()
     masked = CastLike (masked32, query)
@@ -78,49 +72,36 @@ def write_portable(model: Path) -> Path:
     return path
 
 
-class Graph(Protocol):
-    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        """The outputs `names`; `feeds` may hold more than the graph reads."""
-
-
-class OrtGraph:
-    def __init__(self, path: Path, *, as_served: bool = False) -> None:
-        """`as_served`: faster than otherwise, with a copy of the weights in memory."""
-        options = ort.SessionOptions()
-        if as_served:
-            options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        else:
-            options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped
-            # a small model waits more than it runs
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self._inputs = {one.name for one in self._session.get_inputs()}
-
-    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        results: list[NDArray[np.generic]]
-        results = self._session.run(names, {name: array for name, array in feeds.items() if name in self._inputs})
-        return results
-
-
-class Bf16Graph:
-    """The hidden states by OpenVINO, the rest by the heads' own graph."""
-
-    def __init__(self, path: Path) -> None:
-        from ..artifact.openvino import OpenVinoEncoder  # other precisions do without OpenVINO
-
-        self._encoder = OpenVinoEncoder(path.with_name(LAYERS), all_layers=path.name == LAYERS, threads=0)
-        self._heads = OrtGraph(path.with_name(HEADS))
-
-    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        return self._encoder.run_with_heads(self._heads.run, names, feeds)
-
-
-def open_graph(path: Path, layout: str, precision: str) -> Graph:
+def open_graph(path: Path, layout: str, precision: str) -> RunGraph:
     """Runs on the CPU whatever the device: CUDA's attention is replaced by its definition in plain operators."""
     if precision == BF16:
-        return Bf16Graph(path)
-    runnable = path if layout == PACKED_ROWS else write_portable(path)
-    graph = OrtGraph(runnable)
-    if runnable != path:
-        runnable.unlink()
-    return graph
+        return open_in_bf16(path)
+    if layout == PACKED_ROWS:
+        return open_in_ort(path)
+    portable = write_portable(path)
+    run = open_in_ort(portable)
+    portable.unlink()
+    return run
+
+
+def open_in_ort(path: Path, *, as_served: bool = False) -> RunGraph:
+    """`as_served`: faster than otherwise, with a copy of the weights in memory."""
+    options = ort.SessionOptions()
+    if as_served:
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    else:
+        options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped
+        options.add_session_config_entry(
+            "session.intra_op.allow_spinning", "0"
+        )  # a small model waits more than it runs
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    inputs = {one.name for one in session.get_inputs()}
+    return lambda names, feeds: session.run(names, {name: feeds[name] for name in inputs})
+
+
+def open_in_bf16(path: Path) -> RunGraph:
+    """The hidden states by OpenVINO, the rest by the heads' own graph."""
+    from ..artifact.openvino import OpenVinoEncoder  # other precisions do without OpenVINO
+
+    encoder = OpenVinoEncoder(path.with_name(LAYERS), all_layers=path.name == LAYERS, threads=0)
+    return partial(encoder.run_with_heads, open_in_ort(path.with_name(HEADS)))

@@ -149,13 +149,13 @@ class Reference:
         """The two logits of the pair head, [2]."""
         return self._dense("pair", self.pooler(hidden), self.architecture.hidden, 2)
 
-    def classifier(self, head: str, hidden: Doubles, count: int) -> Doubles:
-        """The logits of "labels" or "choices", [count], or of "tags" or "spans" at each token, [length, count]."""
+    def classifier(self, head: str, hidden: Doubles) -> Doubles:
+        """The logits of "labels" or "choices", [logits], or of "tags" or "spans" at each token, [length, logits]."""
         if head in ("labels", "choices"):
             inner = self._classified(hidden, f"{head}_dense")
         else:
             inner = self._inner(hidden, "labels_dense") if self._parts.knows("classifier_norm") else hidden
-        return self._dense(head, inner, self.architecture.hidden, count)
+        return self._dense(head, inner, self.architecture.hidden, self._parts.rows(head))
 
     def vocabulary(self, rows: Doubles) -> Doubles:
         """Log-probabilities over the vocabulary: [rows, hidden] -> [rows, vocabulary]."""

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ..artifact.batch import (
     LAST,
     Row,
+    RunGraph,
     Tokens,
     attention_name,
     hidden_name,
@@ -24,7 +26,7 @@ from ..artifact.manifest import ATTENTION, LAYERS, MODEL
 from ..artifact.rows import Ints
 from ..errors import PrecisionError
 from ..sentence import SentenceModel
-from .on_cpu import Bf16Graph, Graph, OrtGraph, open_graph
+from .on_cpu import open_graph, open_in_bf16, open_in_ort
 from .reference import Doubles, Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
@@ -55,9 +57,9 @@ class Expected:
 
 
 def reference_outputs(
-    reference: Reference, heads: Sequence[str], sentence: SentenceModel, *, layout: str, max_tokens: int, labels: int
+    reference: Reference, heads: Sequence[str], sentence: SentenceModel, *, layout: str, max_tokens: int
 ) -> Expected:
-    """Computes the outputs of `heads`, for a classifier of `labels` logits, on sequences of at most `max_tokens`."""
+    """Computes the outputs of `heads` on sequences of at most `max_tokens`."""
     sequences = random_sequences(reference.architecture.vocabulary, max_tokens)
     hidden = reference.hidden_states(sequences)
     computed: dict[str, Callable[[Doubles], Doubles]] = {
@@ -65,10 +67,7 @@ def reference_outputs(
         "mean": lambda h: h.mean(axis=0),
         "pooler": reference.pooler,
         "pair": reference.pair,
-        "labels": lambda h: reference.classifier("labels", h, labels),
-        "choices": lambda h: reference.classifier("choices", h, 1),
-        "tags": lambda h: reference.classifier("tags", h, labels),
-        "spans": lambda h: reference.classifier("spans", h, 2),
+        **{name: partial(reference.classifier, name) for name in ("labels", "choices", "tags", "spans")},
         "tokens": lambda h: h,
         "sentence": lambda h: sentence_vector(h, sentence),
     }
@@ -112,7 +111,7 @@ def verify(folder: Path, expected: Expected, precision: str, words: Sequence[Int
         errors |= _with_words(errors, words, model, expected, precision)
     if precision == BF16:
         errors["company_max_abs_change"] = _change_by_company(model, expected, rows)
-    errors["attention_max_abs_error"] = _attention_error(encoder, OrtGraph(folder / ATTENTION), expected, precision)
+    errors["attention_max_abs_error"] = _attention_error(encoder, open_in_ort(folder / ATTENTION), expected, precision)
     return errors
 
 
@@ -120,7 +119,7 @@ def measure_speeds(folder: Path, expected: Expected) -> dict[str, float]:
     """Tokens a second on this machine of the bf16 artifact in `folder`, by precision: its graph also runs in fp32."""
     length = min(TIMED_TOKENS, max(map(len, expected.sequences)))
     ids = np.resize(np.concatenate(expected.sequences), (TIMED_TEXTS, length))
-    graphs: dict[str, Graph] = {BF16: Bf16Graph(folder / MODEL), "fp32": OrtGraph(folder / MODEL, as_served=True)}
+    graphs = {BF16: open_in_bf16(folder / MODEL), "fp32": open_in_ort(folder / MODEL, as_served=True)}
     best = dict.fromkeys(graphs, math.inf)
     for _ in range(TIMED_ROUNDS):
         for name, graph in graphs.items():
@@ -150,7 +149,7 @@ def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str
 
 
 def _with_words(
-    errors: Mapping[str, float], words: Sequence[Ints], model: Graph, expected: Expected, precision: str
+    errors: Mapping[str, float], words: Sequence[Ints], model: RunGraph, expected: Expected, precision: str
 ) -> dict[str, float]:
     """The cosines of `errors` with those of some `words`, and that of the sequences which a start repeats."""
     vectors = frozenset(VECTORS).intersection(expected.outputs)
@@ -163,22 +162,22 @@ def _with_words(
     return {"golden_smallest_cosine": errors["cls_smallest_cosine"], **cosines}
 
 
-def _rows(graph: Graph, expected: Expected, sequences: Sequence[Ints], **asked: Any) -> list[Row]:
+def _rows(run: RunGraph, expected: Expected, sequences: Sequence[Ints], **asked: Any) -> list[Row]:
     """The answers of a batch of `sequences`; each has the fields `asked` of Tokens."""
     tokens = [Tokens(ids=ids, types=np.zeros(len(ids), np.int32), **asked) for ids in sequences]
     batch = pack(tokens, expected.layout, expected.modes, of_means=expected.of_means)
     names = sorted(batch.outputs)
-    return split(batch, dict(zip(names, graph.run(names, batch.feeds), strict=True)))
+    return split(batch, dict(zip(names, run(names, batch.feeds), strict=True)))
 
 
-def _attention_error(encoder: Graph, attention: Graph, expected: Expected, precision: str) -> float:
+def _attention_error(encoder: RunGraph, attention: RunGraph, expected: Expected, precision: str) -> float:
     """The largest error of a probability. Raises PrecisionError if they are not the checkpoint's."""
     layers, sequences = tuple(range(len(expected.attention[0]))), expected.sequences[: len(expected.attention)]
     asked = {"outputs": frozenset({"attention"}), "layers": layers}
     largest = distance = 0.0
     for row, want in zip(_rows(encoder, expected, sequences, **asked), expected.attention, strict=True):
         feeds = {hidden_name(layer): states for layer, states in zip(layers, row["attention"], strict=True)}
-        got = np.stack(attention.run([attention_name(layer) for layer in layers], feeds))
+        got = np.stack(attention([attention_name(layer) for layer in layers], feeds))
         errors = np.abs(got.astype(np.float64) - want)
         largest = float(np.maximum(largest, errors.max()))  # NaN stays
         distance = float(np.maximum(distance, errors.sum(axis=-1).mean() / 2))
@@ -190,7 +189,7 @@ def _attention_error(encoder: Graph, attention: Graph, expected: Expected, preci
     return largest
 
 
-def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row]) -> float:
+def _change_by_company(graph: RunGraph, expected: Expected, rows: Sequence[Row]) -> float:
     """The largest difference between [CLS] alone and beside the other sequences: 0 if answers do not change."""
     changes = []
     for ids, row in zip(expected.sequences, rows, strict=True):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
 from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS
-from packbert.model_export.artifact.pooling import word_weights
+from packbert.model_export.artifact.rows import word_weights
 
 from ..artifact import Manifest
 from ..errors import NoSuchHead, TooLarge

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from packbert.model_export.artifact.batch import Tokens, pack, split
 from packbert.model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
-from packbert.model_export.artifact.pooling import MEANS, PART, PARTS, SHIFTS
-from packbert.model_export.artifact.rows import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
+from packbert.model_export.artifact.rows import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, MEANS, PART, PARTS, SHIFTS, place
 
 SEQUENCE_OUTPUTS = [
     ("cls",),

@@ -12,7 +12,7 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.facts import COLBERT, FACTS
 from packbert.model_export.families import architecture_of, family_of
 from packbert.model_export.labels import relevance_scores
-from packbert.model_export.token_model import embedding_model
+from packbert.model_export.sentence import embedding_model
 from packbert.model_export.tokenizer import read_tokenizer
 from tests.stated import FILE, MODULES, build
 
