@@ -6,7 +6,7 @@ import logging
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 BACKLOG = 2048  # connections that wait in the system to be accepted
@@ -62,9 +62,9 @@ def begin_no_connection(listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, content)
 
 
-async def wait_until_ready(ready: Callable[[], Awaitable[str]]) -> None:
+async def wait_until_ready(ready: Callable[[], str]) -> None:
     """Returns when `ready` gives no reason against it."""
-    while await ready():  # noqa: ASYNC110 - readiness is asked for
+    while ready():  # noqa: ASYNC110 - readiness is asked for
         await asyncio.sleep(INTERVAL_SECONDS)
 
 

@@ -48,12 +48,12 @@ class ServedModel:
         if self.models.draining:
             raise Unavailable(SHUTTING_DOWN)
 
-    async def ready(self) -> str:
+    def ready(self) -> str:
         """Why a request would not be answered now; empty when it would. The default is not ready while another model is
         loading."""
-        return self.models.awaited or await self.loaded()
+        return self.models.awaited or self.loaded()
 
-    async def loaded(self) -> str:
+    def loaded(self) -> str:
         """The reason of `ready`, whatever other workers do."""
         others = self.group.values() if self is self.models.default else ()
         own, *reasons = [one.current.readiness() for one in (self, *others)]
@@ -214,15 +214,15 @@ class Models:
         for model in self.group.values():
             model.current.batcher.close(SHUTTING_DOWN)
 
-    async def readiness(self) -> dict[str, str]:
+    def readiness(self) -> dict[str, str]:
         """Why each model would not answer now, by name, the default first; empty if it would."""
-        return {name: await model.ready() for name, model in self.group.items()}
+        return {name: model.ready() for name, model in self.group.items()}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """The content of /metrics and its media type; `accept` is what the scraper asks for."""
         await self.metrics.update_workers()
         artifacts = [one.artifact for one in self.group.values()]
-        state = StateCollector(artifacts, self.metrics.processes, await self.readiness())
+        state = StateCollector(artifacts, self.metrics.processes, self.readiness())
         return render([state, self.metrics.collector()], accept)
 
 

@@ -198,12 +198,12 @@ def add_operational_routes(app: FastAPI, model: ServedModel) -> None:
 
     @get("/ready", response_model=Readiness, responses=not_ready, summary="The model answered a known input lately")
     async def ready() -> Response:
-        reason = await model.ready()
+        reason = model.ready()
         content: dict[str, Any] = {"status": reason or "ready"}
         if degraded := model.artifact.degraded:
             content["degraded"] = degraded
         if len(model.group) > 1 and model is model.models.default:
-            of_each = await model.models.readiness()
+            of_each = model.models.readiness()
             content["models"] = {name: reason or "ready" for name, reason in of_each.items()}
         return json_response(content, 503 if reason else 200)
 

@@ -281,7 +281,7 @@ class Starting(logging.Handler):
             raise Unavailable(f"the model is not there yet: {line}", code="exporting", retry_after=RETRY_SECONDS)
         raise Unavailable(LOADING, code="loading", retry_after=2)
 
-    async def ready(self) -> str:
+    def ready(self) -> str:
         if self.draining:
             return "draining"
         return f"exporting: {self.line}" if self.line else "loading"

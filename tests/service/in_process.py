@@ -100,7 +100,7 @@ class InProcessModel(OnlyModel):
         if self.refusals:
             raise self.refusals.pop(0)
 
-    async def ready(self) -> str:
+    def ready(self) -> str:
         return self.why_not_ready
 
 

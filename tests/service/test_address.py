@@ -52,7 +52,7 @@ def test_the_message_is_sent_once_nothing_speaks_against_it(manager: socket.sock
     reasons = ["loading", "loading", ""]
     seen = []
 
-    async def ready() -> str:
+    def ready() -> str:
         seen.append(received(manager))
         return reasons.pop(0)
 

@@ -262,7 +262,7 @@ def add_server_routes(router: APIRouter, model: ServedModel) -> None:
 
     @router.get("/v2/health/ready", response_model=READY, summary="The model is ready, as /ready")
     async def server_ready() -> Response:
-        return _ready({}, await model.ready())
+        return _ready({}, model.ready())
 
 
 def add_get_routes(router: APIRouter, model: ServedModel) -> None:
@@ -276,7 +276,7 @@ def add_get_routes(router: APIRouter, model: ServedModel) -> None:
 
         @router.get(f"{path}/ready", response_model=MODEL_READY, name=f"model_ready{of_version}", summary="As /ready")
         async def model_ready() -> Response:
-            return _ready({"name": name}, await model.ready())
+            return _ready({"name": name}, model.ready())
 
 
 def _describe_model(model: ServedModel) -> dict[str, Any]:

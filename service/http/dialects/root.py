@@ -149,5 +149,5 @@ def add_get_routes(app: APIRouter, model: ServedModel) -> None:
 
     @app.get("/ping", response_model=Status, summary="As /ready: SageMaker asks here whether to send requests")
     async def ping() -> Response:
-        reason = await model.ready()
+        reason = model.ready()
         return json_response({"status": reason or "ready"}, 503 if reason else 200)

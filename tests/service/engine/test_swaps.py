@@ -161,7 +161,7 @@ async def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: M
         models.leave()
         with pytest.raises(Unavailable, match="the server is shutting down"):
             await swapping
-        assert await models.default.ready() == "draining"
+        assert models.default.ready() == "draining"
         assert len(await embed(models.default)) == 1
 
 
@@ -171,7 +171,7 @@ async def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Ma
     for name, model in models.group.items():
         await model.current.open()
         is_ready = name == "two"
-        assert (await models.default.ready() == "") == is_ready
+        assert (models.default.ready() == "") == is_ready
         assert f"bert_ready {float(is_ready)}" in (await models.render_metrics(""))[0].decode()
     await models.close()
 
