@@ -126,7 +126,6 @@ def run(words: Sequence[str]) -> NoReturn:
 def end(code: int) -> NoReturn:
     """Ends the process at once, so that a run that hangs cannot keep it."""
     logging.shutdown()
-    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
