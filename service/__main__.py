@@ -123,7 +123,6 @@ def _serve(settings: Settings, listeners: Sequence[socket.socket], member: "Memb
 def end(code: int) -> NoReturn:
     """Ends the process at once, so that a run that hangs cannot keep it."""
     logging.shutdown()
-    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 

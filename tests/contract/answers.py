@@ -29,7 +29,7 @@ OF_THE_SERVER = (  # headers that the process adds to what the application says,
 )
 SIZES = ("content-length", "inference-header-content-length", "etag")  # differ where a float has a digit more
 SERIES = re.compile(r"([a-z_:A-Z0-9]+)(?:\{(.*)\})? ")
-LABEL = re.compile(r'(\w+)="(?:[^"\\]|\\.)*"')
+LABEL = re.compile(r'(le="[^"]*"|\w+)(?:="(?:[^"\\]|\\.)*")?')  # its name; the whole bound of a bucket
 Form = dict[str, Any]
 
 
@@ -176,7 +176,7 @@ def _keys(body: bytes) -> Any:
 
 
 def _series(body: bytes) -> list[str]:
-    """The metrics: their types, and the names of each one's labels."""
+    """The metrics: their types, the names of each one's labels, and the bounds of a histogram's buckets."""
     found = set()
     for line in body.decode().splitlines():
         if line.startswith("# TYPE "):
@@ -187,12 +187,22 @@ def _series(body: bytes) -> list[str]:
 
 
 def _outline(body: bytes) -> Form:
-    """The operations and schemas of an OpenAPI document."""
+    """The operations and schemas of an OpenAPI document; a field that may be absent has a question mark, or its
+    default."""
     document = json.loads(body)
     operations = {
         f"{method} {path}": [operation.get("operationId"), *sorted(operation["responses"])]
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     }
-    schemas = {name: sorted(one.get("properties", {})) for name, one in document["components"]["schemas"].items()}
-    return {"operations": operations, "schemas": {name: " ".join(fields) for name, fields in sorted(schemas.items())}}
+    schemas = {name: _fields(schema) for name, schema in sorted(document["components"]["schemas"].items())}
+    return {"operations": operations, "schemas": schemas}
+
+
+def _fields(schema: Form) -> str:
+    def show(name: str, field: Form) -> str:
+        if name in schema.get("required", ()):
+            return name
+        return f"{name}={json.dumps(field['default'])}" if "default" in field else f"{name}?"
+
+    return " ".join(show(*field) for field in sorted(schema.get("properties", {}).items()))

@@ -422,7 +422,7 @@ ZERO_SHOT = [
         "/predict",
         ("labels", {"inputs": THE_CAT, "candidate_labels": TWO_LABELS}),
         ("labels in a text", {"inputs": THE_CAT, "candidate_labels": "tea, the river"}),
-        ("two texts", {"inputs": [THE_CAT, PEKING], "candidate_labels": TWO_LABELS}),
+        ("as many pairs as are allowed", {"inputs": [THE_CAT, PEKING], "candidate_labels": [*TWO_LABELS, "a", "b"]}),
         ("each label alone", {"inputs": THE_CAT, "parameters": {"candidate_labels": TWO_LABELS, "multi_label": True}}),
         ("one label", {"inputs": THE_CAT, "candidate_labels": ["tea"]}),
         ("a template", {"inputs": THE_CAT, "candidate_labels": TWO_LABELS, "hypothesis_template": "we like {}"}),

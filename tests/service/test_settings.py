@@ -124,6 +124,35 @@ def test_a_key_for_swaps_is_no_api_key(tmp_path: Path) -> None:
             Settings.from_environment(GOOD | {"BERT_ADMIN_KEY": key} | keys)
 
 
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("a: {model: x, wieght: 0.1}", "a: wieght: unknown key, known are model, of, weight, shadow; write NAME"),
+        ("a: {model: x, weight: 2}", "a: weight: Input should be less than or equal to 1; write NAME: MODEL or"),
+        ("a: {model: [x]}", "a: model: Input should be a valid string; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: x\na: y", "a is named twice"),
+        ("a: {model: x, model: y}", "a has a key twice; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: {model: x, weight: 0.1}", "a: weight and shadow are shares of the requests of another model: name it in"),
+        ("a: x\nb: {model: x, of: c}", "b: of is 'c', which is not one of the models without of: a"),
+        ("a: x\nb: {model: x, of: b}", "b: of is 'b', which is not one of the models without of: a"),
+        (
+            "a: x\nb: {model: x, of: a, weight: 0.6}\nc: {model: x, of: a, shadow: 0.6}",
+            "b: the shares of the requests for a are 1.2 together: at most 1",
+        ),
+        ("a b: x", "'a b' is no name that fits into a path; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: x\na/embed: y", "a/embed begins with a/, so paths of a would lead to it: choose another name; write"),
+        ("a=x\n", " names no model; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: {x", " is neither NAME=MODEL nor a YAML file: "),
+    ],
+)
+def test_a_wrong_file_of_models_stops_the_start(tmp_path: Path, content: str, fault: str) -> None:
+    (file := tmp_path / "models.yaml").write_text(content)
+    with pytest.raises(SettingsError) as raised:
+        Settings.from_environment({"BERT_MODELS": str(file)})
+    assert str(raised.value).startswith(f"BERT_MODELS: {file}")
+    assert fault in str(raised.value)
+
+
 def test_every_fault_is_told_at_once() -> None:
     with pytest.raises(SettingsError, match=r"BERT_PRECISION: .*; BERT_PORT: .*; BERT_THREADS: "):
         Settings.from_environment({"BERT_PRECISION": "half", "BERT_PORT": "x", "BERT_THREADS": "-1"})

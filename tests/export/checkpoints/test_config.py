@@ -64,6 +64,27 @@ CHANGES = {
 }
 CASES = [(family, key) for family, changes in CHANGES.items() for key in changes]
 
+ASSUMED: dict[str, dict[str, Any]] = {  # by transformers, of a config without them
+    "bert": {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2, "max_position_embeddings": 512},
+    "roberta": {"pad_token_id": 1},
+    "albert": {"hidden_act": "gelu_new", "embedding_size": 128},
+    "distilbert": {"activation": "gelu"},
+    "electra": {"embedding_size": 128},
+    "deberta-v2": {"layer_norm_eps": 1e-7},
+    "gte": {"type_vocab_size": 1, "max_position_embeddings": 8192},
+    "nomic_bert": {"hidden_act": "silu", "max_position_embeddings": 2048},
+    "roformer": {"max_position_embeddings": 1536},
+    "modernbert": {"norm_eps": 1e-5, "hidden_activation": "gelu", "max_position_embeddings": 8192},
+}
+
+
+@pytest.mark.parametrize("family", ASSUMED)
+def test_what_a_config_lacks_is_what_transformers_assumes(family: str) -> None:
+    stated = json.loads((GOLDEN / family / "config.json").read_text("utf-8"))
+    for key, value in ASSUMED[family].items():
+        lacking = {name: own for name, own in stated.items() if name != key}
+        assert architecture_of(lacking) == architecture_of(lacking | {key: value}), key
+
 
 @pytest.mark.parametrize("stated", ["sans_pos", "rope", "absolute"])
 def test_modernbert_is_read_whatever_its_config_says_of_absolute_positions(stated: str) -> None:

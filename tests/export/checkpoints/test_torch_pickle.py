@@ -15,7 +15,7 @@ import pytest
 
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
-from packbert.model_export.torch_pickle import MAX_PICKLE_BYTES, read_tensors
+from packbert.model_export.torch_pickle import LEGACY_MAGIC, LEGACY_PROTOCOL, MAX_PICKLE_BYTES, read_tensors
 from tests.paths import GOLDEN
 
 PICKLES = GOLDEN / "pickles"  # written by torch.save, with the arrays in arrays.npz
@@ -130,6 +130,13 @@ def test_a_damaged_pickle_is_refused(what: str, tmp_path: Path) -> None:
     content, sentence = DAMAGED[what]
     with pytest.raises(ExportError, match=sentence):
         read_tensors(zipped(tmp_path / "a.bin", content, data__0=bytes(8)))
+
+
+@pytest.mark.parametrize(("magic", "version"), [(LEGACY_MAGIC, LEGACY_PROTOCOL + 1), (1, LEGACY_PROTOCOL)])
+def test_a_pickle_of_another_magic_number_or_version_is_refused(magic: int, version: int, tmp_path: Path) -> None:
+    (file := tmp_path / "a.bin").write_bytes(pickle.dumps(magic) + pickle.dumps(version))
+    with pytest.raises(ExportError, match=f"is no file of torch.save: it begins with {magic}, {version}"):
+        read_tensors(file)
 
 
 @pytest.mark.parametrize("how", ["zip", "legacy"])

@@ -32,6 +32,7 @@ def test_channel_shift_balance_and_split_change_no_answer_in_fp32(name: str, tmp
     parts, graph = NamedWeights(Checkpoint(GOLDEN / name)), GraphBuilder()
     architecture = parts.architecture
     reference = Reference(parts)
+    assert len(reference.channel_balances()) == 2 * architecture.layers  # also before the offsets are asked for
     shift = ChannelShift(reference.channel_offsets, reference.channel_balances, 2 * architecture.layers)
     linear = CpuLinear(graph)
     states = Encoder(graph, parts, linear, PackedRows(linear, parts), shift).build()

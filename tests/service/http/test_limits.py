@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import socket
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,92 +10,33 @@ import pytest
 from packbert.service.errors import BuffersFull
 from packbert.service.http.limits import LOOK_AGAIN_SECONDS as RETRY_SECONDS
 from packbert.service.http.limits import TRIM_SECONDS, Acceptor, BufferedBytes, ConnectionLimits
-from tests.service.fakes import FakeTime, on_loop, played
+from tests.service.fakes import FakeTime, on_loop, played, settle, until
 
 
-class Echo(asyncio.Protocol):
-    """Sends back what it receives."""
+@on_loop
+async def test_connections_over_the_number_are_accepted_as_far_as_the_reserve_goes() -> None:
+    accepted: list[bool] = []  # in the reserve
 
-    def __init__(self, server: "EchoServer") -> None:
-        self.server = server
+    def make(in_reserve: bool) -> asyncio.Protocol:
+        accepted.append(in_reserve)
+        return asyncio.Protocol()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: Any = transport
-        self.server.connections.append(self)
-
-    def data_received(self, data: bytes) -> None:
-        self.transport.write(data)
-
-    def give_way(self) -> None:
-        self.leave()
-        self.transport.abort()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        if self in self.server.connections:
-            self.leave()
-
-    def leave(self) -> None:
-        self.server.connections.remove(self)
-        self.server.limits.open -= 1
-        self.server.limits.on_connection_lost()
-
-
-class EchoServer:
-    def __init__(self, most: int) -> None:
-        self.connections: list[Echo] = []
-        self.asked_for_room = 0
-        self.reserved: list[bool] = []  # of each connection
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.limits = ConnectionLimits(most=most, reserve=0)
-        self.acceptor = Acceptor([self.listener], self.limits, self.make)
-        self.let_give_place(self.keep)
-
-    def make(self, in_reserve: bool) -> Echo:
-        self.reserved.append(in_reserve)
-        return Echo(self)
-
-    def let_give_place(self, give_place: Callable[[], bool]) -> None:
-        self.acceptor._give_place = lambda *, reserve_is_full: give_place()  # type: ignore[method-assign]
-
-    def keep(self) -> bool:
-        self.asked_for_room += 1
-        return False
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(b"x")
-        return reader, writer
-
-
-def serve(most: int, story: Callable[[EchoServer], Awaitable[None]]) -> None:
-    async def run() -> None:
-        server = EchoServer(most)
-        await story(server)
-        server.acceptor.close()
-        for connection in [*server.connections]:
-            connection.transport.abort()
-        await asyncio.sleep(0)
-
-    asyncio.run(run())
-
-
-def test_connections_over_the_number_are_accepted_as_far_as_the_reserve_goes() -> None:
-    async def story(server: EchoServer) -> None:
-        server.limits.reserve = 2
-        clients = [await server.connect() for _ in range(6)]
-        for reader, _ in clients[:5]:
-            assert await reader.readexactly(1) == b"x"
-        assert server.reserved == [False, False, False, True, True]
-        assert len(server.connections) == server.limits.open == 5
-        assert server.asked_for_room >= 3
-        clients[0][1].close()
-        assert await clients[5][0].readexactly(1) == b"x"
-        assert server.reserved[5:] == [True]
-        for _, writer in clients:
-            writer.close()
-
-    serve(3, story)
+    listener, limits = socket.create_server(("127.0.0.1", 0)), ConnectionLimits(most=3, reserve=2)
+    acceptor = Acceptor([listener], limits, make)
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(6)]
+    await until(lambda: len(accepted) >= 5)
+    await settle()
+    assert accepted == [False, False, False, True, True]
+    assert limits.open == 5
+    assert not asyncio.get_running_loop().remove_reader(listener.fileno()), "no turn is spent on what waits"
+    limits.open -= 1
+    limits.on_connection_lost()
+    await settle()
+    assert accepted[5:] == [True]
+    acceptor.close()
+    for client in clients:
+        client.close()
+    await settle()
 
 
 class FullListener:

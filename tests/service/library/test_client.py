@@ -152,14 +152,15 @@ def test_fewer_answers_than_inputs_are_an_error(monkeypatch: pytest.MonkeyPatch,
         client.embed(["my dog", "a cat"])
 
 
-@pytest.mark.parametrize("content", [b"<html>Welcome</html>", b"", b"5", b"[1, 2", b'{"a": 1, "b": 2}'])
+@pytest.mark.parametrize("content", [b"<html>" + 300 * b"a", b"", b"5", b"[1, 2", b'{"a": 1, "b": 2}'])
 @pytest.mark.parametrize("task", ["embed", "fill_mask"])
-def test_the_page_of_another_server_is_no_answer(
+def test_the_page_of_another_server_is_no_answer_and_its_beginning_is_shown(
     task: str, content: bytes, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     client.embed(TEXTS)
     respond(monkeypatch, client, lambda _: httpx.Response(200, content=content))
-    with pytest.raises(RequestFailed, match="gave no answers of this service, another server listens there"):
+    sentence = f"gave no answers of this service, another server listens there: {content[:200].decode()}"
+    with pytest.raises(RequestFailed, match=f"{re.escape(sentence)}$"):
         getattr(client, task)(["my [MASK]", "a [MASK]"])
 
 

@@ -192,7 +192,9 @@ def with_tokenizer(artifact: Path, folder: Path, change: Callable[[dict[str, Any
     return folder
 
 
-def test_a_panic_of_the_tokenizer_is_a_500_with_the_index(bert_artifact: Path, tmp_path: Path) -> None:
+def test_a_panic_of_the_tokenizer_is_logged_and_a_500_with_the_index(
+    bert_artifact: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     splitter = {"type": "Split", "pattern": {"Regex": HIDDEN_FAULT}, "behavior": "Isolated", "invert": False}
     folder = with_tokenizer(bert_artifact, tmp_path / "a", lambda content: content.update(pre_tokenizer=splitter))
     with serve_in_process(folder) as client:
@@ -201,6 +203,8 @@ def test_a_panic_of_the_tokenizer_is_a_500_with_the_index(bert_artifact: Path, t
             error = response.json()
             assert (response.status_code, error["code"], error["index"]) == (500, "tokenizer_failed", 1)
             assert "the tokenizer failed on this input (PanicException: Onig: Regex search error" in error["error"]
+            assert "the tokenizer failed: PanicException: Onig: Regex search error" in caplog.text
+            caplog.clear()
         response = client.post("/fill-mask", json={"inputs": "the [MASK]", "targets": [FAILING]})
         assert (response.status_code, response.json()["code"]) == (500, "tokenizer_failed")
         assert client.post("/embed", json={"inputs": ["cat"]}).status_code == 200
