@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 from packbert.model_export.artifact.cpu import trim_heap
 
@@ -43,10 +44,9 @@ class ServedModel:
     def artifact(self) -> Artifact:
         return self.current.artifact
 
-    def check_open(self) -> None:
-        """Raises Unavailable while the service drains."""
-        if self.models.draining:
-            raise Unavailable(SHUTTING_DOWN)
+    def refuse(self) -> NoReturn:
+        """Raises Unavailable: the service drains."""
+        raise Unavailable(SHUTTING_DOWN)
 
     def ready(self) -> str:
         """Why a request would not be answered now; empty when it would. The default is not ready while another model is
@@ -62,14 +62,14 @@ class ServedModel:
     async def swap(self, source: str = "") -> Swapped:
         """`_swap`, after a swap that another client asked for. Raises Unavailable as soon as the service drains: a load
         cannot be interrupted."""
-        if self.models.draining:
-            raise Unavailable(SHUTTING_DOWN)
+        if self.models.refuses:
+            self.refuse()
         swapping = asyncio.shield(asyncio.ensure_future(self.models.take_turn(self, partial(self._swap, source))))
         self.models.swaps.add(swapping)
         try:
             return await swapping
         except asyncio.CancelledError:
-            if self.models.draining:
+            if self.models.refuses:
                 raise Unavailable(SHUTTING_DOWN) from None
             raise
         finally:
@@ -139,7 +139,7 @@ class Models:
         first, named = engines[0], named_models(engines[0].settings)
         self.settings, self.metrics, self.device = first.settings, first.metrics, first.device
         self.tracing, self.can_swap = first.device.tracing, first.settings.can_swap
-        self.draining = False  # new requests are refused
+        self.refuses = False  # new requests
         self.take_turn: TakeTurn = lambda _, swap: swap()  # at once
         self.awaited = ""  # why /ready is 503 though these models are loaded: other workers of the service are not
         self.swaps: set[asyncio.Future[Swapped]] = set()  # that requests wait for
@@ -205,7 +205,7 @@ class Models:
     def drain(self) -> None:
         """Not ready from now on, and new requests are refused; admitted requests are still answered."""
         self.leave()
-        self.draining = True
+        self.refuses = True
         for swapping in self.swaps:
             swapping.cancel()
 

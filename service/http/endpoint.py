@@ -213,9 +213,9 @@ class TaskEndpoint:
             if self.keys.required:
                 self.keys.check(request.headers)
             check_size(request.content_length, settings.max_body_bytes)  # before the queue: no wait helps it
-            if model.models.draining:  # the connection closes after the response, and an unread body resets it
+            if model.models.refuses:  # a connection may close after the response, and an unread body would reset it
                 await request.read_body(settings.max_body_bytes)
-            model.check_open()
+                model.refuse()
             body = await request.read_body(settings.max_body_bytes)
             stage = PROCESS
             cells[RECEIVE] -= 1

@@ -252,7 +252,7 @@ def raise_open_file_limit() -> None:
 class Starting(logging.Handler):
     """Stands in for a model, its engine and its service; admits no request. As a handler it reads an export's log."""
 
-    draining, degraded, tracing, group = False, "", None, ()
+    refuses, draining, degraded, tracing, group = True, False, "", None, ()
     line = ""  # the last of the log, while a model is prepared
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -273,7 +273,7 @@ class Starting(logging.Handler):
             log.removeHandler(self)
             self.line = ""
 
-    def check_open(self) -> NoReturn:
+    def refuse(self) -> NoReturn:
         """Raises Unavailable."""
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
@@ -288,7 +288,7 @@ class Starting(logging.Handler):
 
     def info(self) -> NoReturn:
         """Raises Unavailable."""
-        self.check_open()
+        self.refuse()
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         return render([StateCollector([], self.metrics.processes, {}), self.metrics.collector()], accept)
@@ -305,7 +305,7 @@ class Starting(logging.Handler):
         return serve_ports({"": app}, endpoints, self.settings.admin_port, self.metrics)
 
     async def _refuse(self, _: Scope, __: Receive, ___: Send) -> None:
-        self.check_open()
+        self.refuse()
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = LOOP_CHECK_SECONDS) -> None:

@@ -265,7 +265,7 @@ def adds_up(batcher: Batcher) -> bool:
 class OnlyModel:
     """Stands in for the models of a service and for the only one of them."""
 
-    draining, shares, can_swap = False, (), False
+    refuses, shares, can_swap = False, (), False
     tracing: Any = None
     device: Any = SimpleNamespace(tracing=None)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import httpx
 
@@ -96,9 +96,12 @@ class InProcessModel(OnlyModel):
         self.refusals: list[ServiceError] = []
         self.current, self.users = self, nullcontext()
 
-    def check_open(self) -> None:
-        if self.refusals:
-            raise self.refusals.pop(0)
+    @property
+    def refuses(self) -> bool:  # type: ignore[override]  # whether a refusal is left
+        return bool(self.refusals)
+
+    def refuse(self) -> NoReturn:
+        raise self.refusals.pop(0)
 
     def ready(self) -> str:
         return self.why_not_ready

@@ -28,14 +28,14 @@ MANIFEST = SimpleNamespace(
 class FakeModel(OnlyModel):
     """Refuses requests with `error`, if there is one, and else always fails with an unexpected error."""
 
-    def __init__(self, *, error: ServiceError | None = None, draining: bool = False, **settings: Any) -> None:
+    def __init__(self, *, error: ServiceError | None = None, **settings: Any) -> None:
         self.settings = Settings.model_validate({"model": "."} | settings)
         self.metrics = Metrics()
-        self.error, self.draining = error, draining
+        self.error, self.refuses = error, error is not None
         self.artifact, self.manifest = SimpleNamespace(manifest=MANIFEST), MANIFEST
         self.current, self.tasks, self.users = self, self, nullcontext()
 
-    def check_open(self) -> None:
+    def refuse(self) -> None:
         if self.error is not None:
             raise self.error
 

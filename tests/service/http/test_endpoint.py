@@ -70,14 +70,13 @@ class Exchange:
 
 
 SMALL, LARGE = {"max_body_bytes": 100}, [VALID + b" " * UNCOUNTED_BYTES, b" " * 1000]
-LOADING, LEAVING = {"error": Unavailable("loading")}, {"error": Unavailable("shutting down"), "draining": True}
+LOADING = {"error": Unavailable("loading")}
 TOO_LONG, ALL = {"content_length": b"101"}, {"content_length": b"%d" % sum(map(len, LARGE))}
 NO_ROOM = {"parts": LARGE, "room": len(LARGE[0]) + 500}
 REASONS = {413: "too_large", 499: "client_closed", 500: "internal"}
 ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], int, str, int]] = {  # model, exchange; status, code, parts left
     "a length over the limit": (SMALL, TOO_LONG, 413, "body_too_large", 1),
     "a length over the limit while loading": (SMALL | LOADING, TOO_LONG, 413, "body_too_large", 1),
-    "a length over the limit while draining": (SMALL | LEAVING, TOO_LONG, 413, "body_too_large", 1),
     "parts over the limit": (SMALL, {"parts": [b"x" * 60] * 5}, 413, "body_too_large", 3),
     "parts up to the limit": (
         SMALL,
@@ -86,8 +85,7 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], int, str, int]] = {  # mod
         "internal",
         0,
     ),
-    "loading": (LOADING, {"content_length": b"15"}, 503, "unavailable", 1),
-    "draining": (LEAVING, {"parts": [b"{", b"}"]}, 503, "unavailable", 0),
+    "loading": (LOADING, {"parts": [b"{", b"}"]}, 503, "unavailable", 0),
     "a client that leaves": ({}, {"parts": [b"{"], "disconnects": True}, 499, "client_closed", 0),
     "parts without room": ({}, NO_ROOM, 429, "buffers_full", 0),
     "a length without room": ({}, NO_ROOM | ALL, 429, "buffers_full", 2),

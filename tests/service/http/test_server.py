@@ -127,7 +127,7 @@ def test_a_full_server_closes_the_longest_idle_connection_for_a_new_one(bert_art
         reserved = socket.create_connection(("127.0.0.1", port))  # nothing has been idle for long enough
         await settle()
         time.now += MIN_IDLE_SECONDS / 2
-        assert (await ask_once(port, get("/info"))).status == 200, "one gave way, so this one is not in the reserve"
+        assert (await ask_once(port, get("/"))).status == 200, "one gave way, so this one is not in the reserve"
         reserved.close()
         for client in clients:
             client.close()

@@ -39,7 +39,7 @@ def shape(value: Any) -> Any:
 def test_until_it_is_loaded_each_route_refuses_in_its_own_shape(line: str, code: str, bert_artifact: Path) -> None:
     settings = Settings(model=str(bert_artifact), access_log=True)  # a line of the log names no model then
     models = modeless(open_artifact(bert_artifact), settings)
-    models.draining, loaded = True, create_app(models)
+    models.refuses, loaded = True, create_app(models)
     starting = Starting(settings, models.metrics)
     starting.line, app = line, starting.make_app(ApiKeys(settings))
     paths = ask(loaded, {"/openapi.json": "GET"})["/openapi.json"].json()["paths"]
