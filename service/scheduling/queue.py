@@ -81,11 +81,8 @@ class RequestQueue:
         return self.expected / self.tokens_per_second
 
     def check_admission(self, model: QueuedModel, tokens: int, now: float, *, patience: float = math.inf) -> None:
-        """Cheap, also with an estimate before anything is tokenized.
-
-        Raises Unavailable when closed, Overloaded if so many tokens do not fit now or would wait too long,
-        DeadlineTooShort if they would wait longer than `patience`.
-        """
+        """Raises Unavailable when closed, Overloaded if so many tokens do not fit now or would wait too long,
+        DeadlineTooShort if they would wait longer than `patience`."""
         if self.closed:
             raise Unavailable(self.closed)
         if not self.held:

@@ -190,8 +190,6 @@ class InstantQueue(ABC):
     def answer(self, chunk: Chunk[Any]) -> Sequence[Row]:
         """May raise what ends the request."""
 
-    def check_admission(self, tokens: int) -> None: ...  # noqa: B027 - refuses none
-
     def close(self, reason: str) -> None: ...  # noqa: B027 - nothing waits
 
     def leave(self, request: Request, *, answered: bool = False) -> None: ...  # noqa: B027 - nothing is counted
