@@ -25,17 +25,7 @@ from .dialects.spec import Content, ErrorShape, TaskSpec
 from .exchange import CONNECTION_KEY, ClientConnection, ClientDisconnected
 from .headers import ApiKeys, accepts_coding, choose_media_type, decode_body
 from .limits import UNCOUNTED_BYTES
-from .responses import (
-    JSON,
-    NPY,
-    Json,
-    build_tei_headers,
-    build_timing_headers,
-    describe_result,
-    json_bytes,
-    npy_bytes,
-    stages_of,
-)
+from .responses import JSON, NPY, Json, build_headers, describe_result, json_bytes, npy_bytes, stages_of
 from .shares import answer_shared
 
 if TYPE_CHECKING:
@@ -279,11 +269,8 @@ class TaskEndpoint:
             value = value if encoded is None else Content(encoded[0], NPY, tuple(encoded[1]))
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
         result.format_seconds = time.perf_counter() - result.received
-        headers = [*build_timing_headers(result), *more]
-        if self.spec.of_tei:
-            seconds = time.perf_counter() - request.received
-            headers += build_tei_headers(result, seconds, self.model.current.artifact.manifest.device)
-        return content, media_type, headers
+        device = self.model.current.artifact.manifest.device if self.spec.of_tei else ""
+        return content, media_type, [*build_headers(result, device, time.perf_counter() - request.received), *more]
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
         """Writes how the request ended into its span, and into what the connection knows for the access log."""

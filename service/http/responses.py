@@ -122,9 +122,12 @@ def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
     ]
 
 
-def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
+def build_headers(result: TaskResult, device: str = "", seconds: float = 0.0) -> list[tuple[bytes, bytes]]:
     """server-timing in milliseconds; the digest of a model that can be swapped; the number of truncated inputs if there
-    are any; the windows of each text."""
+    are any; the windows of each text; for a `device` those of text-embeddings-inference too.
+
+    `seconds`: that the request took.
+    """
     timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % (
         *(1e3 * result.tokenize_seconds, 1e3 * result.queue_seconds),
         *(1e3 * result.forward_seconds, 1e3 * result.format_seconds),
@@ -136,21 +139,18 @@ def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
         headers.append((b"x-truncated-inputs", b"%d" % result.truncated))
     if result.windows:
         headers.append((b"x-windows", b",".join(b"%d" % count for count in result.windows)))
+    if device:
+        total = b"%d" % (1e3 * seconds)
+        headers += [
+            (b"x-compute-type", b"gpu+optimized" if device == "cuda" else b"cpu"),
+            (b"x-compute-time", total),
+            (b"x-compute-tokens", b"%d" % result.tokens),
+            (b"x-total-time", total),
+            (b"x-tokenization-time", b"%d" % (1e3 * result.tokenize_seconds)),
+            (b"x-queue-time", b"%d" % (1e3 * result.queue_seconds)),
+            (b"x-inference-time", b"%d" % (1e3 * result.forward_seconds)),
+        ]
     return headers
-
-
-def build_tei_headers(result: TaskResult, seconds: float, device: str) -> list[tuple[bytes, bytes]]:
-    """text-embeddings-inference's, of a request that took `seconds`; times in whole milliseconds."""
-    total = b"%d" % (1e3 * seconds)
-    return [
-        (b"x-compute-type", b"gpu+optimized" if device == "cuda" else b"cpu"),
-        (b"x-compute-time", total),
-        (b"x-compute-tokens", b"%d" % result.tokens),
-        (b"x-total-time", total),
-        (b"x-tokenization-time", b"%d" % (1e3 * result.tokenize_seconds)),
-        (b"x-queue-time", b"%d" % (1e3 * result.queue_seconds)),
-        (b"x-inference-time", b"%d" % (1e3 * result.forward_seconds)),
-    ]
 
 
 def describe_result(result: TaskResult) -> Fields:

@@ -4,7 +4,6 @@ import json
 import mmap
 import operator
 import os
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -22,13 +21,6 @@ ROOM = 2**20  # cells, for 8,000 models: addresses only, memory and files grow b
 Values: TypeAlias = "memoryview[float]"
 Files: TypeAlias = tuple[int, int]  # descriptors: of the numbers, and of the labels' values
 Histogram = tuple[int, Sequence[float], int]  # with one set of labels: its first cell, the bounds, the cell of the sum
-
-
-def observe(cells: Values, histograms: Sequence[Histogram], values: Sequence[float]) -> None:
-    """Adds one value to each histogram."""
-    for (first, bounds, total), value in zip(histograms, values, strict=True):
-        cells[first + bisect_left(bounds, value)] += 1.0
-        cells[total] += value
 
 
 class Cells:

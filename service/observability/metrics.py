@@ -20,7 +20,7 @@ from ..scheduling.batcher import Batcher
 from ..scheduling.watchdog import BatchReport, RequestCounts
 from ..turns import current_exemplar
 from . import series
-from .cells import CellCollector, Cells, Files, Histogram, observe, sum_cells
+from .cells import CellCollector, Cells, Files, Histogram, sum_cells
 from .series import GAUGE, OUTCOMES, QUEUE_COUNTERS, REASONS, STAGES, TABLE, UNKNOWN, Labels, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -70,7 +70,7 @@ class Metrics:
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 
     def loaded(self, model: str, seconds: float) -> None:
-        observe(self.cells, [self._cells.histogram(series.LOAD, model)], [seconds])
+        self._observe([self._cells.histogram(series.LOAD, model)], [seconds])
 
     def swapped(self, model: str, outcome: str) -> None:
         self.cells[self._cells.at(series.SWAPS, model, outcome)] += 1.0
@@ -81,12 +81,12 @@ class Metrics:
     def batch(self, report: BatchReport) -> None:
         """A self-check's run counts apart from those for clients."""
         if report.canary:
-            observe(self.cells, self._canary, [report.ran_seconds])
+            self._observe(self._canary, [report.ran_seconds])
             return
         self.cells[self._tokens] += report.tokens
         self.cells[self._slots] += report.slots
         numbers = (report.tokens, report.sequences, report.ran_seconds, report.waited_seconds)
-        observe(self.cells, self._batch, numbers)
+        self._observe(self._batch, numbers)
 
     def answered(
         self, task: str, *, seconds: float, stages: Sequence[float], sizes: Sequence[float], truncated: int
@@ -94,7 +94,7 @@ class Metrics:
         """A response with 200. `stages`: seconds of each of STAGES; `sizes`: texts, tokens, bytes of both bodies."""
         count, histograms = self._answered.get(task) or self.add_task(task)
         self.cells[count] += 1.0
-        observe(self.cells, histograms, (seconds, *stages, *sizes))
+        self._observe(histograms, (seconds, *stages, *sizes))
         if self.exemplars and (labels := current_exemplar()):
             first, bounds, _ = histograms[0]
             self._exemplars[first + bisect_left(bounds, seconds)] = Exemplar(labels, seconds, time.time())
@@ -118,7 +118,7 @@ class Metrics:
         self.cells[self._cells.at(series.ERRORS, reason)] += 1.0
         if seconds is not None:
             outcome = OUTCOMES.get(reason, "refused")
-            observe(self.cells, [self._cells.histogram(series.ERROR_SECONDS, outcome)], [seconds])
+            self._observe([self._cells.histogram(series.ERROR_SECONDS, outcome)], [seconds])
 
     def shared(self, model: str, outcome: str) -> None:
         """A request of another model that `model` shares."""
@@ -128,12 +128,12 @@ class Metrics:
         """Two answers to a request; `seconds` of the model that answered and of the shadow, which is `model`."""
         self.shared(model, "compared")
         histograms = [self._cells.histogram(series.SHADOW_SECONDS, model, by) for by in ("model", "shadow")]
-        observe(self.cells, histograms, seconds)
+        self._observe(histograms, seconds)
 
     def agreed(self, model: str, cosines: Sequence[float], agree: Sequence[bool]) -> None:
         """A part of two answers that are compared."""
         histogram = self._cells.histogram(series.COSINE, model)
-        observe(self.cells, [histogram] * len(cosines), [max(0.0, cosine) for cosine in cosines])
+        self._observe([histogram] * len(cosines), [max(0.0, cosine) for cosine in cosines])
         for agrees in agree:
             self.cells[self._cells.at(series.FIRST, model, str(agrees).lower())] += 1.0
 
@@ -151,6 +151,13 @@ class Metrics:
         """All series at this moment: of all workers if there are several."""
         self.update_queue()
         return CellCollector(sum_cells(self._files.values()) if self._files else self._cells, self._exemplars)
+
+    def _observe(self, histograms: Sequence[Histogram], values: Sequence[float]) -> None:
+        """Adds one value to each histogram."""
+        cells = self.cells
+        for (first, bounds, total), value in zip(histograms, values, strict=True):
+            cells[first + bisect_left(bounds, value)] += 1.0
+            cells[total] += value
 
     def _count_lost(self) -> None:
         """Counts what an earlier process with this file had not answered when it ended, and drops its gauges."""

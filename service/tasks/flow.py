@@ -141,8 +141,12 @@ class Tasks:
         return replace(options, special_tokens=True) if asked else options
 
 
-async def answer_request(tasks: Tasks, read: Read, request: Any) -> TaskResult:
-    """Reads the request, runs the model on its chunks and makes the answer, within DEADLINE."""
+async def answer_request(tasks: Tasks, read: Read, request: Any, *, head: str = "") -> TaskResult:
+    """Reads the request, runs the model on its chunks and makes the answer, within DEADLINE.
+
+    Raises NoSuchHead too, for the `head` that every request to the task needs.
+    """
+    tasks.require_head(head)
     started, task, result = time.perf_counter(), await read(tasks, request), TaskResult()
     if task.chunks is None:
         result.value, result.received = await task.answer(result), time.perf_counter()

@@ -158,9 +158,8 @@ class TaskSpec:
     async def answer(self, served: ServedModel, request: Body) -> TaskResult:
         """The model's answer; its digest is in the result if the model can be swapped. Raises NoSuchHead too."""
         engine = served.current
-        engine.tasks.require_head(self.head)
         with engine.users:
-            result = await answer_request(engine.tasks, self.task, request)
+            result = await answer_request(engine.tasks, self.task, request, head=self.head)
         if served.models.can_swap:
             result.model = engine.artifact.digest
         return result
