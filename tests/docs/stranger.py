@@ -9,10 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,13 +56,10 @@ def steps_of(page: Path) -> Iterator[Step]:
 
 
 class Stranger:
-    """Runs steps in a folder, which is empty at first; `with` ends the last server.
+    """Runs steps in a folder, which is empty at first; `with` ends the last server."""
 
-    `on_clone` is called with the folder of the clone once it is there.
-    """
-
-    def __init__(self, folder: Path, on_clone: Callable[[Path], None] = lambda _: None) -> None:
-        self.folder, self._place, self._on_clone = folder, folder, on_clone
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._place = folder, folder
         self.port = free_port()
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("BERT_", "OTEL_", "PYTHON"))}
         self._environment = clean | {"HOME": str(folder), "BERT_PORT": str(self.port)}
@@ -107,7 +103,6 @@ class Stranger:
             (clone,) = (path for path in self._place.iterdir() if (path / ".git").is_dir())
             self._take_changes(clone)
             shutil.copytree(GOLDEN / "bert-labels", clone / OWN_CHECKPOINT)
-            self._on_clone(clone)
 
     def _serve(self, command: str) -> None:
         """Until it prints that it serves."""
@@ -145,18 +140,6 @@ class Stranger:
                 shutil.copy(ROOT / name, clone / name)
             else:
                 (clone / name).unlink(missing_ok=True)
-
-
-def link_environment(clone: Path) -> None:
-    """In place of `make install`: the packages of this Python, and the clone's own code."""
-    environment = clone / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "linked.pth").write_text(f"{clone}\n{sysconfig.get_path('purelib')}\n", "utf-8")
-    command = environment / "bin" / "packbert"
-    command.write_text(f"#!{environment}/bin/python\nfrom packbert.commands import main\n\nraise SystemExit(main())\n")
-    command.chmod(0o755)
-    (environment / "installed").touch()
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from packbert.service.flags import variables_of
 from packbert.service.library import bulk_command, client_command
 from tests.deploy.chart import render
 from tests.docs.conftest import ClientOf
-from tests.docs.stranger import ELSEWHERE, PAGES, Stranger, link_environment, steps_of
+from tests.docs.stranger import ELSEWHERE, PAGES, steps_of
 from tests.paths import README, ROOT
 
 SHOWN = [*pages(), ROOT / "examples" / "README.md", ROOT / "deploy" / "ray" / "README.md"]
@@ -150,16 +150,8 @@ def test_the_task_of_the_worked_example_answers(artifact_of: Callable[[str], Pat
     assert (done.stdout.split("\n"), done.returncode) == (["[0, 2]", "[0, 2]", "True", "1.0", ""], 0), done.stderr
 
 
-def test_a_stranger_gets_what_readme_and_start_print(tmp_path: Path) -> None:
-    """In a fresh clone, whose environment is that of the tests: `make test-start` installs one."""
-    with Stranger(tmp_path, link_environment) as stranger:
-        for step in STRANGER:
-            if step.runs:
-                stranger.run(step)
-
-
 def test_what_sets_all_up_and_what_a_stranger_does_not_run_is_run_by_the_checks() -> None:
-    """`make test` itself, and `make serve` by `make test-start`, which runs what README prints."""
+    """`make test` itself, and all that README and the page `start` print by `make test-start`."""
     left = [step.command for step in STRANGER if not step.runs]
     assert [begin for begin in ELSEWHERE if not any(one.startswith(begin) for one in left)] == []
     start = README.read_text("utf-8").partition("## Start\n")[2].partition("With Docker")[0]
