@@ -133,37 +133,12 @@ def test_a_wrong_value_is_refused(values: dict[str, Any], fault: str) -> None:
     assert "helm_python" not in sys.modules  # see `helm_process`
 
 
-@pytest.mark.parametrize("values", [MODEL, MODEL | EXPORT, {"artifact": {"claim": "x"}}], ids=str)
-def test_containers_are_confined_and_write_only_to_volumes(values: dict[str, Any]) -> None:
-    pod = render(values).pod
-    assert pod["securityContext"]["runAsUser"] == 10001
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
-    for container in [*pod["containers"], *pod.get("initContainers", [])]:
-        context = container["securityContext"]
-        assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        mounts = [each["name"] for each in container["volumeMounts"]]
-        assert "tmp" in mounts
-        assert set(mounts) <= {each["name"] for each in pod["volumes"]}
-
-
 def test_the_pod_has_as_long_as_the_service_takes_to_end() -> None:
     """Linger, drain and a margin; the compose file has the sum for several workers."""
     rendered = render(MODEL | {"workers": 2, "lingerSeconds": 0})
     assert int(rendered.environment["BERT_DRAIN_SECONDS"]) == Settings.model_fields["drain_seconds"].default
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
     assert f"{rendered.pod['terminationGracePeriodSeconds'] + 5}s" == compose["services"]["serve"]["stop_grace_period"]
-
-
-def test_another_export_goes_into_another_folder() -> None:
-    folders = set()
-    for more in ({}, {"precision": "int8"}, {"gpu": {"count": 1}}, {"model": "org/other"}):
-        rendered = render(MODEL | EXPORT | more)
-        (init,) = rendered.pod["initContainers"]
-        assert init["args"][1] == rendered.environment["BERT_MODEL"]
-        folders.add(init["args"][1])
-    assert len(folders) == 4
 
 
 def test_the_initcontainer_exports_once(tmp_path: Path) -> None:
@@ -217,20 +192,8 @@ def test_alerts_and_dashboard_are_the_files_of_deploy_in_a_packaged_chart_too(tm
     assert down["expr"] == f'up{{job="{job}"}} == 0'
 
 
-def test_selectors_find_the_pods_and_the_service_of_this_release_only() -> None:
-    rendered, other = render(MODEL | ALL), render(MODEL | ALL, name="packbert")
-    labels = rendered["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    selectors = [
-        rendered["Deployment"]["spec"]["selector"]["matchLabels"],
-        rendered["Service"]["spec"]["selector"],
-        rendered["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
-        rendered["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
-        rendered["ServiceMonitor"]["spec"]["selector"]["matchLabels"],
-    ]
-    assert all(each.items() <= labels.items() for each in selectors)
-    others = other["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert not any(each.items() <= others.items() for each in selectors)
-    assert other["Deployment"]["metadata"]["name"] == "packbert"
+def test_a_release_with_the_name_of_the_chart_does_not_repeat_it() -> None:
+    assert render(MODEL, name="packbert")["Deployment"]["metadata"]["name"] == "packbert"
 
 
 def test_the_autoscaler_asks_for_metrics_of_the_service_as_ray_does() -> None:

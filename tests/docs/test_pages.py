@@ -92,16 +92,6 @@ def test_links_of_a_chinese_page_lead_to_chinese_pages() -> None:
         assert [link for link in to_english if not link.endswith(mirror)] == [], page.name
 
 
-def test_the_pages_avoid_sentences_that_readers_stumbled_over() -> None:
-    worst = (
-        "which is another thing",
-        "decides the rest",
-        "all runs together may have",
-        "only if they differ, the files",
-    )
-    assert [(page.name, one) for page in pages() for one in worst if one in page.read_text("utf-8")] == []
-
-
 def exists(name: str) -> bool:
     return any((base / f"{name}{suffix}").exists() for base in BASES for suffix in ("", ".py", ".json"))
 

@@ -35,8 +35,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, bundled: httpx.Client) -> Iterator[Open]:
-    """Opens a page of a service, by default of the bundled model, at a panel or nowhere: at the end of the test no page
-    has reported an error."""
+    """Opens a page of a service, by default of the bundled model, at a panel with its answer or nowhere: at the end of
+    the test no page has reported an error."""
     pages: list[Shown] = []
     with ExitStack() as stack:
 
@@ -47,6 +47,7 @@ def opened(browser: Browser, bundled: httpx.Client) -> Iterator[Open]:
             pages.append(stack.enter_context(show(browser, url, view or View(), **more)))
             if panel:
                 pages[-1].open(panel)
+                pages[-1].assert_settled()
             return pages[-1]
 
         yield open_page

@@ -38,7 +38,6 @@ def translated(page: Page) -> list[str]:
 def test_the_language_changes_at_once_and_stays(opened: Open) -> None:
     shown = opened(View("en"), panel="pair")
     page = shown.page
-    shown.assert_settled()
     english = translated(page)
     page.locator("#language").click()
     expect(page.locator("html")).to_have_attribute("lang", "zh")
@@ -76,7 +75,6 @@ def test_the_theme_is_the_systems_until_it_is_chosen(opened: Open) -> None:
 
 def test_the_keyboard_reaches_everything_in_order(opened: Open) -> None:
     shown = opened(panel="pair")
-    shown.assert_settled()
     page = shown.page
     names = []
     for _ in range(14):
@@ -95,9 +93,7 @@ def test_the_keyboard_reaches_everything_in_order(opened: Open) -> None:
 
 @pytest.mark.parametrize(("panel", "path"), [("pair", "/nsp"), ("surprise", "/score")])
 def test_a_refused_request_shows_the_services_error(opened: Open, bundled: httpx.Client, panel: str, path: str) -> None:
-    shown = opened()
-    shown.open(panel)
-    shown.assert_settled()
+    shown = opened(panel=panel)
     long = "word " * 600
     inputs = {"text": "a", "text_pair": long} if panel == "pair" else ["a", long]
     refused = bundled.post(path, json={"inputs": inputs})
@@ -156,7 +152,6 @@ def test_a_busy_service_is_asked_again_after_a_countdown(opened: Open) -> None:
 def test_what_is_typed_is_answered_without_a_click_and_in_the_address(opened: Open) -> None:
     shown = opened(panel="mask")
     page = shown.page
-    shown.assert_settled()
     page.locator("#mask-text").fill("")
     page.locator("#mask-text").press_sequentially("He is reading a ___.")
     expect(page.locator(".candidate-word").first).to_have_text("book")
@@ -175,7 +170,6 @@ def test_what_is_typed_is_answered_without_a_click_and_in_the_address(opened: Op
 
 def test_a_request_that_was_overtaken_by_typing_is_ended(opened: Open) -> None:
     shown = opened(panel="pair")
-    shown.assert_settled()
     failed: list[str] = []
     shown.page.on("requestfailed", lambda request: failed.append(request.url))
     held: list[Any] = []
@@ -190,7 +184,6 @@ def test_a_request_that_was_overtaken_by_typing_is_ended(opened: Open) -> None:
 
 def test_the_answer_is_in_view_on_a_phone_after_run(opened: Open) -> None:
     shown = opened(View(width=390), panel="similar")
-    shown.assert_settled()
     shown.page.locator("#similar-query").fill("It is snowing.")
     shown.page.locator(".primary:visible").click()
     expect(shown.page.locator(".neighbour").first).to_be_in_viewport()
@@ -211,9 +204,7 @@ def test_the_page_of_another_model_is_one_choice_away(opened: Open, exported: Ca
     models = {"sample": "sample", "roberta": "roberta", "org/roberta": "roberta"}
     named = " ".join(f"{name}={exported(model).root}" for name, model in models.items())
     with running({"BERT_MODELS": named}) as (_, server):
-        shown = opened(server=server)
-        shown.open("similar")
-        shown.assert_settled()
+        shown = opened(server=server, panel="similar")
         choice = shown.page.locator("#model")
         for name in ("org/roberta", "roberta", "org/roberta", "sample"):
             choice.select_option(name)
@@ -229,7 +220,6 @@ def test_the_page_of_another_model_is_one_choice_away(opened: Open, exported: Ca
 
 def test_a_service_that_cannot_be_reached(opened: Open) -> None:
     shown = opened(panel="pair")
-    shown.assert_settled()
     shown.page.context.set_offline(True)
     shown.page.locator(".primary:visible").click()
     expect(shown.page.get_by_role("alert").locator("visible=true")).to_contain_text("cannot be reached")
@@ -241,7 +231,6 @@ def test_a_service_that_cannot_be_reached(opened: Open) -> None:
 
 def test_an_empty_text_is_asked_for_and_not_sent(opened: Open) -> None:
     shown = opened(panel="inside")
-    shown.assert_settled()
     sent: list[Request] = []
     shown.page.on("request", lambda request: sent.append(request) if request.method == "POST" else None)
     shown.page.locator("#inside-first").fill("  ")
@@ -304,7 +293,8 @@ def test_what_is_pressed_does_not_take_the_focus_with_it(opened: Open, with_key:
     tokenize.press("Enter")
     expect(focus).to_have_text("/tokenize")
 
-    shown = opened(server=with_key, panel="pair")
+    shown = opened(server=with_key)
+    shown.open("pair")
     shown.page.locator("#key").fill(KEY)
     shown.page.locator("#key").press("Enter")
     expect(shown.page.locator("#content")).to_be_focused()
@@ -343,7 +333,8 @@ def test_no_text_can_become_html_and_nothing_is_sent_elsewhere(opened: Open) -> 
 
 
 def test_the_key_is_asked_for_used_and_kept_in_memory_only(opened: Open, with_key: httpx.Client) -> None:
-    shown = opened(server=with_key, panel="pair")
+    shown = opened(server=with_key)
+    shown.open("pair")
     page, bar = shown.page, shown.page.locator(".key")
     expect(bar).to_contain_text("This service requires a key")
     shown.assert_accessible()

@@ -18,9 +18,7 @@ AWKWARD = 'it\'s "quoted" $HOME `id` \\n \\ 中文 😀 </script> [MASK]\nsecond
 @pytest.fixture
 def sent(opened: Open) -> tuple[Shown, Any]:
     """A page after a request, and the body that it has sent."""
-    shown = opened()
-    shown.open("mask")
-    shown.assert_settled()
+    shown = opened(panel="mask")
     shown.page.locator("#mask-text").fill(AWKWARD)
     with shown.page.expect_request("**/fill-mask") as request:
         shown.page.locator(".primary:visible").click()
@@ -68,9 +66,7 @@ def test_values_of_json_are_written_as_python_writes_them(opened: Open) -> None:
 
 
 def test_copying_puts_the_command_on_the_clipboard(opened: Open) -> None:
-    shown = opened(permissions=["clipboard-read", "clipboard-write"])
-    shown.open("pair")
-    shown.assert_settled()
+    shown = opened(permissions=["clipboard-read", "clipboard-write"], panel="pair")
     shown.page.locator(".request .quiet", has_text="Copy").locator("visible=true").click()
     expect(shown.page.get_by_text("Copied")).to_be_visible()
     assert shown.page.evaluate("navigator.clipboard.readText()") == code(shown)

@@ -1,19 +1,14 @@
 """BERT_ADMIN_PORT: a second port of a process; what each of both answers is among the recorded answers."""
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess, free_port
-from packbert.service.settings import Settings, SettingsError, variables_with
-
-PUBLIC, ADMIN = "http://service:8080", "http://service:9000"
-ADMIN_ONLY = ["/metrics", "/info", "/docs", "/openapi.json", "/static-offline-docs/swagger-ui.css"]
-ON_BOTH = ["/health", "/ready"]
+from packbert.service.settings import Settings, SettingsError
+from tests.serving import fail_to_serve
 
 
 def test_a_running_service_has_two_ports(bert_artifact: Path) -> None:
@@ -37,10 +32,7 @@ def test_a_running_service_has_two_ports(bert_artifact: Path) -> None:
 def test_a_taken_admin_port_stops_the_start_before_the_artifact() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        variables = variables_with(BERT_MODEL="/nothing", BERT_PORT=str(free_port()), BERT_ADMIN_PORT=str(port))
-        ended = subprocess.run(
-            [sys.executable, "-m", "packbert", "serve"], env=variables, capture_output=True, text=True
-        )
+        ended = fail_to_serve({"BERT_MODEL": "/nothing", "BERT_PORT": str(free_port()), "BERT_ADMIN_PORT": str(port)})
     assert ended.returncode == 1
     assert f"packbert serve: cannot listen on 127.0.0.1:{port} (BERT_HOST, BERT_ADMIN_PORT): " in ended.stderr
 

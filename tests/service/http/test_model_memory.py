@@ -9,13 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import WEIGHTS
 from tests.export.goldens import Exported
 from tests.service.engine.changed_files import with_own_digests
 from tests.service.in_process import ask
-from tests.service.polling import until
-from tests.serving import REPLY_SECONDS, running
+from tests.service.polling import sum_of, until
+from tests.serving import fail_to_serve, running
 
 KEY = "a key of the administrator"
 ADMIN = {"authorization": f"Bearer {KEY}"}
@@ -72,11 +71,6 @@ def in_memory(client: httpx.Client) -> set[str]:
     return {name for name in NAMES if client.get(f"/models/{name}/info").json()["in_memory"]}
 
 
-def metric(client: httpx.Client, series: str) -> float:
-    lines = client.get("/metrics").text.splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series + " "))
-
-
 def test_the_default_is_in_memory_and_each_model_is_ready(service: httpx.Client) -> None:
     """The first of the tests that use the service."""
     assert in_memory(service) == {"first", "third"}
@@ -97,8 +91,10 @@ def test_the_least_recently_used_model_is_put_out(service: httpx.Client, alone: 
         assert embed(service, name) == alone[name]
         assert in_memory(service) == expected
         for other in NAMES:
-            assert metric(service, f'bert_model_in_memory{{model="{other}"}}') == (other in expected)
-    assert metric(service, 'bert_load_seconds_count{model="first"}') >= 2
+            assert sum_of(service.get("/metrics").text, f'bert_model_in_memory{{model="{other}"}}') == (
+                other in expected
+            )
+    assert sum_of(service.get("/metrics").text, 'bert_load_seconds_count{model="first"}') >= 2
 
 
 def test_a_request_that_runs_no_model_or_is_refused_loads_none(service: httpx.Client) -> None:
@@ -157,9 +153,9 @@ def test_a_model_that_cannot_be_loaded_answers_503_until_it_can(
             states = ready.json()["models"]
             assert (ready.status_code, WEIGHTS in states.pop("first")) == (503, True)  # it is the default
             assert states == dict.fromkeys(others, "ready")
-            assert metric(client, "bert_ready") == 0
+            assert sum_of(client.get("/metrics").text, "bert_ready") == 0
             for name in NAMES:
-                assert metric(client, f'bert_model_ready{{model="{name}"}}') == (name != "first")
+                assert sum_of(client.get("/metrics").text, f'bert_model_ready{{model="{name}"}}') == (name != "first")
             assert in_memory(client) == {"second", "third"}
             assert embed(client, "third") == alone["third"]
         finally:
@@ -169,9 +165,6 @@ def test_a_model_that_cannot_be_loaded_answers_503_until_it_can(
 
 
 def test_a_limit_too_small_for_one_model_stops_the_start(folders: Mapping[str, Path]) -> None:
-    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="50MiB"))
-    service.start()
-    assert service.process.wait(REPLY_SECONDS) == 1
-    assert "first alone takes 64 MiB of memory, and BERT_MEMORY_LIMIT is 50 MiB: raise it" in service.output()
-    assert "Traceback" not in service.output()
-    service.close()
+    ended = fail_to_serve(settings_for(folders, BERT_MEMORY_LIMIT="50MiB"))
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
+    assert "first alone takes 64 MiB of memory, and BERT_MEMORY_LIMIT is 50 MiB: raise it" in ended.stderr

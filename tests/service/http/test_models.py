@@ -3,7 +3,6 @@
 import itertools
 import re
 import shutil
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -74,6 +73,12 @@ def embed(client: httpx.Client, path: str, **more: Any) -> list[list[float]]:
     return vectors
 
 
+def message_of(response: httpx.Response) -> str:
+    """Of an error in any shape."""
+    error = response.json()["error"]
+    return str(error if isinstance(error, str) else error["message"])
+
+
 def infer(client: httpx.Client, name: str) -> Any:
     tensor = {"name": "text", "datatype": "BYTES", "shape": [2], "data": TEXTS}
     response = client.post(f"/v2/models/{name}/infer", json={"inputs": [tensor], "outputs": [{"name": "embedding"}]})
@@ -130,11 +135,15 @@ def test_the_document_of_a_model_says_where_its_paths_begin(service: httpx.Clien
     assert "servers" not in service.get("/openapi.json").json()
 
 
-def test_an_unknown_model_has_the_shape_of_the_get_route(service: httpx.Client) -> None:
-    for path in ("/info", "/ready", "/metrics", "/openapi.json", "/api/tags", "/v1/models", "/v2/health/ready"):
-        of_route, of_model = service.post(path, json={}), service.get(f"/models/third{path}")
-        assert (of_route.status_code, of_model.status_code) == (405, 404)
+def test_an_unknown_model_has_the_shape_of_its_route_and_names_others(service: httpx.Client) -> None:
+    gets = ("/info", "/ready", "/metrics", "/openapi.json", "/api/tags", "/v1/models", "/v2/health/ready")
+    for path, method in (dict.fromkeys(gets, "GET") | dict.fromkeys(TASKS.keys() - {"/"}, "POST")).items():
+        of_route, of_model = service.delete(path), service.request(method, f"/models/third{path}", json={})
+        assert (of_route.status_code, of_model.status_code) == (405, 404), path
         assert isinstance(of_model.json()["error"], str) == isinstance(of_route.json()["error"], str), path
+        assert message_of(of_model).endswith("this server has first, second"), path
+    response = service.post("/v2/models/third/infer", json={"inputs": []})
+    assert (response.status_code, "third" in message_of(response)) == (404, True)
 
 
 def test_a_path_of_a_model_without_a_route_is_no_unknown_model(service: httpx.Client) -> None:
@@ -163,7 +172,9 @@ def test_every_route_takes_the_model_that_the_body_names(service: httpx.Client) 
         by_path = service.post(f"/models/second{path}", json=body)
         assert by_body.status_code == by_path.status_code, path
         assert by_body.headers.get("x-model-digest") == by_path.headers.get("x-model-digest"), path
-        assert service.post(path, json=body | {"model": "third"}).status_code == 404, path
+        unknown = service.post(path, json=body | {"model": "third"})
+        assert (unknown.status_code, "third" in message_of(unknown)) == (404, True), path
+        assert message_of(unknown).endswith("this server has first, second"), path
 
 
 @pytest.mark.parametrize(("name", "answers"), [("default/not-specified", "first"), ("second:latest", "second")])
@@ -178,22 +189,6 @@ def test_a_deadline_of_the_client_holds_for_the_model_that_it_names(service: htt
         assert service.post("/embed", json={"inputs": "a", "model": "second"}, headers=headers).status_code == status
     late = service.post("/embed", json={"inputs": ["a cat " * 50] * 2000, "model": "second"}, headers=LATE)
     assert (late.status_code, late.json()["code"]) in {(413, "too_much_for_deadline"), (503, "deadline")}
-
-
-def test_an_unknown_model_has_the_shape_of_its_route_and_names_others(service: httpx.Client) -> None:
-    bodies: dict[str, dict[str, Any]] = {
-        "/embed": {"inputs": "a", "model": "third"},
-        "/models/third/embed": {"inputs": "a"},
-        "/v2/models/third/infer": {"inputs": []},
-        "/v1/embeddings": {"input": "a", "model": "third"},
-        "/models/third/v1/embeddings": {"input": "a"},
-    }
-    for path, body in bodies.items():
-        response = service.post(path, json=body)
-        error = response.json()["error"]
-        message = error["message"] if "/v1/" in path else error
-        assert (response.status_code, "third" in message) == (404, True)
-        assert message.endswith("this server has first, second")
 
 
 def test_a_swap_needs_its_own_key(workers: httpx.Client) -> None:
@@ -294,23 +289,3 @@ def test_every_answer_under_swaps_is_wholly_one_models(
         assert answer.json() == alone["second"]
     assert embed(workers, "/embed") == alone["first"]
     assert swaps(workers)["swapped"] >= 6
-
-
-def test_a_signal_swaps_what_has_changed_in_the_file_of_models(
-    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
-) -> None:
-    (file := tmp_path / "models").write_text(f"# by name\none: {folders['first']}\ntwo: {folders['first']}\n")
-    with serving(str(file), BERT_ADMIN_KEY="", BERT_WORKERS="2") as (process, client):
-        assert embed(client, "/embed", model="two") == alone["first"]
-        assert client.post("/admin/models", json={"model": "two"}).status_code == 404
-        file.write_text(f"one: {folders['first']}\ntwo: {folders['second']}\n")
-        process.process.send_signal(signal.SIGHUP)
-        while "two: swapped" not in process.output():
-            client.get("/health")
-        assert embed(client, "/embed", model="two") == alone["second"]
-        assert embed(client, "/embed", model="one") == alone["first"]
-        file.write_text("one")
-        process.process.send_signal(signal.SIGHUP)
-        while "nothing is swapped" not in process.output():
-            client.get("/health")
-        assert embed(client, "/embed", model="two") == alone["second"]

@@ -87,22 +87,11 @@ def test_a_browser_that_has_a_file_gets_304(encoder: InProcessClient) -> None:
     assert home(encoder, "zh").headers["etag"] != home(encoder, "en").headers["etag"]
 
 
-@pytest.mark.parametrize(
-    ("accepted", "coding"),
-    [
-        ("gzip", "gzip"),
-        ("br, gzip;q=0.5", "gzip"),
-        ("identity", None),
-        ("", None),
-    ],
-)
 @pytest.mark.parametrize("path", ["/page/main.js", "/openapi.json"])
-def test_a_file_is_compressed_where_the_client_accepts_it(
-    encoder: InProcessClient, path: str, accepted: str, coding: str | None
-) -> None:
-    answer = encoder.get(path, headers={"accept-encoding": accepted})
-    assert answer.headers.get("content-encoding") == coding
+def test_a_file_is_compressed_where_the_client_accepts_it(encoder: InProcessClient, path: str) -> None:
+    packed, plain = (encoder.get(path, headers={"accept-encoding": coding}) for coding in ("br, gzip;q=0.5", ""))
+    assert (packed.headers["content-encoding"], "content-encoding" in plain.headers) == ("gzip", False)
+    assert packed.content == plain.content
+    assert int(packed.headers["content-length"]) < len(plain.content) == int(plain.headers["content-length"])
     if path.startswith("/page/"):  # starlette before 0.40 says it of compressed answers alone
-        assert "accept-encoding" in answer.headers["vary"].lower()
-    assert answer.content == encoder.get(path, headers={"accept-encoding": "identity"}).content
-    assert (int(answer.headers["content-length"]) < len(answer.content)) is (coding == "gzip")
+        assert all("accept-encoding" in each.headers["vary"].lower() for each in (packed, plain))

@@ -36,16 +36,23 @@ def encoded(work: Coroutine[Any, Any, Json]) -> tuple[Any, int]:
     return asyncio.run(story())
 
 
-def test_many_vectors_are_encoded_in_chunks() -> None:
-    found, count = encoded(json_bytes(VECTORS))
-    assert found == VECTORS.tolist()
-    assert count >= 4
+MATRICES = VECTORS.reshape(32, 2, -1, 4)
+MIXED = LongList([VECTORS, [1, 2], LongObject({"vectors": VECTORS, "a b": [3]}), MadeList(str, [1, 2]), LongList()])
+NAMED = LongObject(names=["a"], matrices=MATRICES)
 
 
-def test_long_answers_of_several_inputs_are_encoded_in_chunks() -> None:
-    value = LongList([VECTORS, [1, 2], LongObject({"vectors": VECTORS, "a b": [3]}), MadeList(str, [1, 2]), LongList()])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (VECTORS, VECTORS.tolist()),
+        (MIXED, [VECTORS.tolist(), [1, 2], {"vectors": VECTORS.tolist(), "a b": [3]}, ["1", "2"], []]),
+        (NAMED, {"names": ["a"], "matrices": MATRICES.tolist()}),
+    ],
+    ids=["vectors", "several inputs", "matrices"],
+)
+def test_a_long_answer_is_encoded_in_chunks(value: Any, expected: Any) -> None:
     found, count = encoded(json_bytes(value))
-    assert found == [VECTORS.tolist(), [1, 2], {"vectors": VECTORS.tolist(), "a b": [3]}, ["1", "2"], []]
+    assert found == expected
     assert count >= 4
 
 
@@ -60,16 +67,11 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
         assert [one["embedding"] for one in found["data"]] == VECTORS.tolist()
 
 
-def test_an_array_of_matrices_is_encoded_in_chunks_and_as_npy() -> None:
-    matrices = VECTORS.reshape(32, 2, -1, 4)
-    value = LongObject(names=["a"], matrices=matrices)
-    found, count = encoded(json_bytes(value))
-    assert found == {"names": ["a"], "matrices": matrices.tolist()}
-    assert count >= 4
-    encoded_array = asyncio.run(npy_bytes(value))
+def test_an_array_of_matrices_is_encoded_as_npy() -> None:
+    encoded_array = asyncio.run(npy_bytes(NAMED))
     assert encoded_array is not None
     data, headers = encoded_array
-    assert np.array_equal(np.load(io.BytesIO(data)), matrices)
+    assert np.array_equal(np.load(io.BytesIO(data)), MATRICES)
     assert headers == []
 
 

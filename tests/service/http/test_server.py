@@ -28,8 +28,10 @@ from packbert.service.http.server import (
     Server,
 )
 from packbert.service.settings import Settings
+from tests.contract.edge import PROTOCOL
 from tests.service.fakes import FakeTime, settle
 from tests.service.modeless import LOOPS, build_server, modeless, play_server, run_server
+from tests.service.test_metrics import values_of
 
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:
@@ -163,19 +165,14 @@ ANSWERS = {  # by status: method, path, headers and body
     500: ("POST", "/embed", "", b'{"inputs": "a"}'),  # nothing runs behind the queue
     501: ("POST", "/predict", "", b'{"inputs": "a"}'),
 }
-CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-MALFORMED = {
-    "no host": (400, b"GET /health HTTP/1.1\r\n\r\n"),
-    "two hosts": (400, b"GET /health HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n"),
-    "no path": (400, b"GET http://x HTTP/1.1\r\nhost: x\r\n\r\n"),
-    "connect": (400, b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n"),
-    "no http": (400, b"\0nonsense\r\n\r\n"),
-    "tiny chunks": (400, CHUNKED + b"1\r\n{\r\n" * 1500),
-    "long head": (431, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"x" * 20_000 + b"\r\n\r\n"),
-    "coding": (501, CHUNKED.replace(b"chunked", b"gzip")),
-    "version": (505, b"GET /health HTTP/2.0\r\nhost: x\r\n\r\n"),
-    "h2c": (505, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+MALFORMED = {  # requests of the contract, by label, and their status
+    **dict.fromkeys(("no host", "two hosts", "CONNECT", "no request line", "a body in tiny chunks"), 400),
+    "an absolute target without a path": 400,
+    "a head above the limit": 431,
+    "the coding gzip alone": 501,
+    **dict.fromkeys(("HTTP/2.0", "HTTP/2 without TLS"), 505),
 }
+RAW = {one.label: one.raw for one in PROTOCOL if one.raw is not None and one.label in MALFORMED}
 
 
 def request(status: int, slices: int = 0, body: bytes = b"") -> bytes:
@@ -215,11 +212,11 @@ def test_a_malformed_request_behind_any_answer_ends_its_connection(bert_artifact
     async def story(server: Server, port: int) -> None:
         found = {}
         for status in ANSWERS:
-            for name, (_, head) in MALFORMED.items():
+            for name, head in RAW.items():
                 async with connected(port) as (reader, writer):
                     writer.write(request(status, slices) + head)
                     found[status, name] = [int(one) for one in ENDED.findall(await reader.read())]
-        assert found == {(status, name): [status, MALFORMED[name][0]] for status, name in found}
+        assert found == {(status, name): [status, MALFORMED[name]] for status, name in found}
         await settled(server)
 
     run_server(bert_artifact, story, loop, api_key="secret-of-the-tests-1", max_body_bytes=3 * SLICE_BYTES)
@@ -269,7 +266,7 @@ def test_no_response_and_no_connection_leaves_a_cycle(bert_artifact: Path, loop:
 
     async def story(server: Server, port: int) -> None:
         invalid = [request(422, body=body) for body in (b'{"inputs": 1}', b'{"inputs": "a", "x": 1}', b"[]")]
-        streams = [*map(request, ANSWERS), *invalid, *(head for _, head in MALFORMED.values()), *HALF_SENT]
+        streams = [*map(request, ANSWERS), *invalid, *RAW.values(), *HALF_SENT]
         for _ in range(2):  # the first time also imports and opens what later requests share
             gc.collect()
             gc.disable()
@@ -310,24 +307,33 @@ OF_LINES: list[tuple[bytes, tuple[str, str, int, str | None]]] = [  # and method
 ]
 
 
-def test_every_response_has_a_line_and_a_client_that_leaves_one_with_499(
+def test_every_response_has_a_line_and_counts_once_and_a_client_that_leaves_has_499(
     bert_artifact: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcomes = list[Outcome]()
+    """Also where the endpoint, which is reading the body, sees that the connection closes."""
+    outcomes, counted = list[Outcome](), dict[str, float]()
 
-    async def story(_: Server, port: int, __: FakeTime) -> None:
+    async def story(server: Server, port: int, _: FakeTime) -> None:
         for sent, _line in OF_LINES:
             outcomes.append(await ask_once(port, sent))
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(OF_LINES[-1][0])
             await asyncio.sleep(1)
         await asyncio.sleep(1)
+        assert server.models is not None
+        counted.update(values_of((await server.models.render_metrics(""))[0].decode()))
 
     with caplog.at_level(logging.INFO, "service.access"):
         play_server(bert_artifact, story, access_log=True, cors_origins="*")
     lines = [record.__dict__["fields"] for record in caplog.records if record.name == "service.access"]
     found = [(one["method"], one["route"], one["status"], one.get("code")) for one in lines]
     assert found == [*(line for _, line in OF_LINES), ("POST", "/embed", 499, "client_closed")]
+    requests = {name: value for name, value in counted.items() if name.startswith("bert_requests_total") and value}
+    assert requests == {
+        **{f'bert_requests_total{{status="{status}",task="unknown"}}': 1 for status in (404, 405, 408, 431, 505)},
+        'bert_requests_total{status="400",task="unknown"}': 2,
+        **{f'bert_requests_total{{status="{status}",task="embed"}}': 1 for status in (422, 499)},
+    }
     for line, outcome in zip(lines, outcomes, strict=False):
         assert line["status"] == outcome.status
         assert line["client"].startswith("127.0.0.1:")
@@ -376,29 +382,5 @@ def test_the_last_connection_before_the_port_closes_is_answered(bert_artifact: P
             await asyncio.sleep(0.2)
             assert late.recv(1000).startswith(b"HTTP/1.1 503 ")
         assert server.ended.is_set()
-
-    play_server(bert_artifact, story, linger_seconds=0)
-
-
-def test_a_request_that_the_protocol_rejects_in_its_body_is_counted_once(bert_artifact: Path) -> None:
-    """The endpoint, which is reading the body, sees the connection close."""
-    head = b"POST /embed HTTP/1.1\r\nhost: x\r\n"
-
-    async def story(server: Server, port: int, _: FakeTime) -> None:
-        malformed = head + b"transfer-encoding: chunked\r\n\r\nnot a number\r\n"
-        unfinished = head + b"content-length: 10\r\n\r\n123"
-        assert [(await ask_once(port, each)).status for each in (malformed, unfinished)] == [400, 408]
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(unfinished)
-            await asyncio.sleep(1)
-        await asyncio.sleep(1)
-        assert server.models is not None
-        text = (await server.models.render_metrics(""))[0].decode()
-        counted = [line for line in text.splitlines() if line.startswith("bert_requests_total") and line[-3:] != "0.0"]
-        assert sorted(counted) == [
-            'bert_requests_total{status="400",task="unknown"} 1.0',
-            'bert_requests_total{status="408",task="unknown"} 1.0',
-            'bert_requests_total{status="499",task="embed"} 1.0',
-        ]
 
     play_server(bert_artifact, story, linger_seconds=0)

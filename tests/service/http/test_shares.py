@@ -247,20 +247,27 @@ async def test_a_shadow_is_dropped_while_another_request_is_answered(old: Path, 
 
 
 def test_a_signal_changes_the_shares_and_the_model_of_every_process(old: Path, new: Path, tmp_path: Path) -> None:
-    (file := tmp_path / "models.yaml").write_text(f"old: {old}\nnew: {{model: {new}, of: old}}\n")
+    (file := tmp_path / "models.yaml").write_text(f"# by name\nold: {old}\nnew: {{model: {new}, of: old}}\n")
     mine, its = open_artifact(old).digest, open_artifact(new).digest
-    with running({"BERT_MODELS": str(file), "BERT_TOKEN_BUDGET": "256"}) as (process, client):
+    settings = {"BERT_MODELS": str(file), "BERT_TOKEN_BUDGET": "256", "BERT_WORKERS": "2"}
+    with running(settings) as (process, client):
 
         def digests() -> set[str]:
             return {digest_of(client.post("/embed", json={"inputs": TEXTS})) for _ in range(16)}
 
+        def read_again(content: str) -> None:
+            file.write_text(content)
+            process.process.send_signal(signal.SIGHUP)
+
         assert digests() == {mine}
-        file.write_text(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n")
-        process.process.send_signal(signal.SIGHUP)
+        assert client.post("/admin/models", json={"model": "old"}).status_code == 404
+        read_again(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n")
         until(lambda: digests() == {its})
         assert digest_of(client.post("/fill-mask", json={"inputs": MASKS})) == mine
-        file.write_text(f"old: {new}\nnew: {new}\n")  # it is the model from now on
-        process.process.send_signal(signal.SIGHUP)
+        read_again(f"old: {new}\nnew: {new}\n")  # it is the model from now on
         until(lambda: "old: swapped" in process.output())
         until(lambda: client.post("/fill-mask", json={"inputs": MASKS}).status_code == 501)
+        assert digests() == {its}
+        read_again("old")
+        until(lambda: "nothing is swapped" in process.output())
         assert digests() == {its}

@@ -13,6 +13,7 @@ from packbert.service.http.app import create_app
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.server import Starting
 from packbert.service.settings import Settings
+from tests.service.in_process import client_of
 from tests.service.modeless import modeless
 
 ANSWERED = {"/", "/health", "/metrics", "/v2", "/v2/health/live"}  # the same as with a model
@@ -24,7 +25,7 @@ def ask(app: Any, requests: Mapping[str, str]) -> dict[str, httpx.Response]:
     """The response to each path with its method."""
 
     async def asked() -> dict[str, httpx.Response]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client:
+        async with client_of(app) as client:
             return {path: await client.request(method, path, json={}) for path, method in requests.items()}
 
     return asyncio.run(asked())

@@ -125,10 +125,13 @@ def test_the_vectors_of_tokens_are_those_of_each_text(server: httpx.Client, clie
     assert [np.shape(line) for line in lines] == [one.shape for one in found]
 
 
-def respond(monkeypatch: pytest.MonkeyPatch, client: Client, handle: Callable[[httpx.Request], httpx.Response]) -> None:
-    """The client talks to `handle` instead of its server."""
-    http = httpx.Client(transport=httpx.MockTransport(handle), base_url="http://test")
-    monkeypatch.setattr(client._http, "request", http.request)
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def make_client(handler: Handler, *, max_requests: int = 4, patience_seconds: float = 60.0) -> Client:
+    client = Client("http://test", max_requests=max_requests, patience_seconds=patience_seconds)
+    client._http = httpx.Client(transport=httpx.MockTransport(handler), base_url="http://test")
+    return client
 
 
 def vectors(count: int, digest: str = "a") -> httpx.Response:
@@ -137,34 +140,37 @@ def vectors(count: int, digest: str = "a") -> httpx.Response:
     return httpx.Response(200, content=content.getvalue(), headers={"x-model-digest": digest})
 
 
-def test_answers_of_two_models_are_no_answer(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
-    client.embed(TEXTS)  # has the limits of a request
+def answering(answer: Callable[[int], httpx.Response]) -> Client:
+    """A client of a server without /info, whose answer depends on the number of inputs."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return answer(len(json.loads(request.content)["inputs"])) if request.content else httpx.Response(404)
+
+    return make_client(handle)
+
+
+def test_answers_of_two_models_are_no_answer() -> None:
     digests = iter("aab")
-    respond(monkeypatch, client, lambda request: vectors(len(json.loads(request.content)["inputs"]), next(digests)))
+    client = answering(lambda count: vectors(count, next(digests)))
     with pytest.raises(RequestFailed, match="the answers are of two models"):
         client.embed(["my dog"] * 3 * client._limits.inputs)
 
 
-def test_fewer_answers_than_inputs_are_an_error(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
-    client.embed(TEXTS)
-    respond(monkeypatch, client, lambda _: vectors(1))
+def test_fewer_answers_than_inputs_are_an_error() -> None:
     with pytest.raises(RequestFailed, match="http://test/embed gave 1 answers to 2 inputs"):
-        client.embed(["my dog", "a cat"])
+        answering(lambda _: vectors(1)).embed(["my dog", "a cat"])
 
 
 @pytest.mark.parametrize("content", [b"<html>" + 300 * b"a", b"", b"5", b"[1, 2", b'{"a": 1, "b": 2}'])
 @pytest.mark.parametrize("task", ["embed", "fill_mask"])
-def test_the_page_of_another_server_is_no_answer_and_its_beginning_is_shown(
-    task: str, content: bytes, monkeypatch: pytest.MonkeyPatch, client: Client
-) -> None:
-    client.embed(TEXTS)
-    respond(monkeypatch, client, lambda _: httpx.Response(200, content=content))
+def test_the_page_of_another_server_is_no_answer_and_its_beginning_is_shown(task: str, content: bytes) -> None:
+    client = answering(lambda _: httpx.Response(200, content=content))
     sentence = f"gave no answers of this service, another server listens there: {content[:200].decode()}"
     with pytest.raises(RequestFailed, match=f"{re.escape(sentence)}$"):
         getattr(client, task)(["my [MASK]", "a [MASK]"])
 
 
-def test_a_job_asks_for_the_model_that_it_names(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+def test_a_job_asks_for_the_model_that_it_names() -> None:
     paths: list[str] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -172,18 +178,16 @@ def test_a_job_asks_for_the_model_that_it_names(monkeypatch: pytest.MonkeyPatch,
         known = request.url.path in ("/info", "/models/zh/info")
         return httpx.Response(200 if known else 404, json={"limits": {}})
 
-    respond(monkeypatch, client, handle)
+    client = make_client(handle)
     client.info("zh")
     client.info("other")  # of a service of one model, which accepts any name
     assert paths == ["/models/zh/info", "/models/other/info", "/info"]
 
 
 @pytest.mark.parametrize(("status", "message"), [(404, "with BERT_ADMIN_PORT"), (401, "the key is missing or wrong")])
-def test_a_service_that_hides_its_info_or_wants_a_key_gets_no_job(
-    status: int, message: str, monkeypatch: pytest.MonkeyPatch, client: Client, texts_file: Path
-) -> None:
+def test_a_service_that_hides_its_info_or_wants_a_key_gets_no_job(status: int, message: str, texts_file: Path) -> None:
     refused = httpx.Response(status, json={"error": "the key is missing or wrong" if status == 401 else "Not Found"})
-    respond(monkeypatch, client, lambda request: refused if request.url.path == "/info" else vectors(1))
+    client = make_client(lambda request: refused if request.url.path == "/info" else vectors(1))
     if status == 404:  # a call needs no /info
         assert client.embed("my dog").shape == (1, 3)
     output = texts_file.with_name("out.npy")
@@ -193,17 +197,9 @@ def test_a_service_that_hides_its_info_or_wants_a_key_gets_no_job(
 
 
 @pytest.mark.parametrize("digests", ["aa", "ab"])
-def test_a_request_that_is_too_large_is_divided_and_its_halves_are_of_one_model(
-    digests: str, monkeypatch: pytest.MonkeyPatch, client: Client
-) -> None:
-    client.embed(TEXTS)
-    left = iter(digests)
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        count = len(json.loads(request.content)["inputs"])
-        return httpx.Response(413, json={"error": "too many"}) if count > 2 else vectors(count, next(left))
-
-    respond(monkeypatch, client, handle)
+def test_a_request_that_is_too_large_is_divided_and_its_halves_are_of_one_model(digests: str) -> None:
+    left, refused = iter(digests), httpx.Response(413, json={"error": "too many"})
+    client = answering(lambda count: refused if count > 2 else vectors(count, next(left)))
     if digests == "aa":
         assert client.embed(["my dog"] * 4).shape == (4, 3)
         return
@@ -286,13 +282,6 @@ def test_a_failure_after_a_null_names_its_own_row(
         run_job(job, client)
 
 
-def test_a_column_that_does_not_exist_is_no_null(client: Client, tmp_path: Path) -> None:
-    source = tmp_path / "in.csv"
-    source.write_text("body\nmy dog\n", "utf-8")
-    with pytest.raises(FileError, match="row 1 has no text under 'text'"):
-        run_job(Job(task="embed", source=source, output=tmp_path / "out.npy", skip_errors=True), client)
-
-
 @pytest.mark.parametrize(
     ("task", "name", "content", "options", "message"),
     [
@@ -300,6 +289,7 @@ def test_a_column_that_does_not_exist_is_no_null(client: Client, tmp_path: Path)
         ("fill-mask", "a.txt", "x\n", ["-o", "out.npy"], "are no vectors"),
         ("embed", "a.jsonl", "{\n", ["-o", "out.npy"], "line 1 is not JSON"),
         ("embed", "a.jsonl", '{"body": "x"}\n', ["-o", "out.npy"], "line 1 has no text under 'text'"),
+        ("embed", "a.csv", "body\nx\n", ["-o", "out.npy", "--skip-errors"], "row 1 has no text under 'text'"),
         ("embed", "a.jsonl", '{"text": "x"}\n', ["-o", "out.npy", "--pair-column", "b"], "takes single texts"),
         ("nsp", "a.txt", "x\n", ["-o", "out.jsonl", "--pair-column", "b"], "--pair-column: a.txt has one text a line"),
         ("embed", "a.txt", "x\n", ["-o", "out.npy", "--column", "b"], "--column: a.txt has one text a line"),
@@ -342,15 +332,6 @@ def test_the_command_embeds_a_file_with_the_fields_of_the_request(
     expected = embed_by_hand(server, TEXTS, pooling="mean", normalize=True, dimensions=3)
     assert np.array_equal(np.load(output), expected)
     assert "41 rows" in capsys.readouterr().err
-
-
-Handler = Callable[[httpx.Request], httpx.Response]
-
-
-def make_client(handler: Handler, *, max_requests: int = 4, patience_seconds: float = 60.0) -> Client:
-    client = Client("http://test", max_requests=max_requests, patience_seconds=patience_seconds)
-    client._http = httpx.Client(transport=httpx.MockTransport(handler), base_url="http://test")
-    return client
 
 
 def failure_of(answer: httpx.Response | httpx.RequestError, *, patience_seconds: float) -> tuple[RequestFailed, int]:

@@ -120,11 +120,6 @@ def test_zero_shot_classification(entailment: httpx.Client, multi_label: bool) -
     assert [(one.label, one.score) for one in found] == list(zip(expected["labels"], expected["scores"], strict=True))
 
 
-def test_a_method_without_a_head_here_gets_an_error_with_a_reason(classifier: httpx.Client) -> None:
-    with pytest.raises(HfHubHTTPError, match="this model has bad, fair, good"):
-        client_of(classifier).zero_shot_classification("the cat", ["animal", "plant"])
-
-
 def test_zero_shot_of_a_list_of_one_text_is_its_answer(entailment: httpx.Client) -> None:
     """As the hosted endpoints answer JavaScript's client, which sends such a list."""
     parameters = {"candidate_labels": ["animal", "plant"]}

@@ -15,6 +15,7 @@ def test_the_vectors_are_those_of_v1_embeddings(encoder: InProcessClient) -> Non
         found = ask(encoder, "/api/embed", model="any", input=texts, options={"num_ctx": 9}, keep_alive="5m", **fields)
         assert found["embeddings"] == [one["embedding"] for one in expected["data"]]
         assert (found["model"], found["prompt_eval_count"]) == ("bert", expected["usage"]["total_tokens"])
+        assert (type(found["total_duration"]), found["total_duration"] > 0, found["load_duration"]) == (int, True, 0)
 
 
 def test_the_older_route_takes_one_prompt(encoder: InProcessClient) -> None:
@@ -28,12 +29,6 @@ def test_an_error_is_where_ollamas_client_reads_it(encoder: InProcessClient) -> 
     response = encoder.post("/api/embed", json={"input": LONG, "truncate": False})
     assert response.status_code == 422
     assert "this model takes at most" in response.json()["error"]
-
-
-def test_the_model_is_listed(encoder: InProcessClient) -> None:
-    (model,) = encoder.get("/api/tags").json()["models"]
-    assert (model["name"], model["model"], model["details"]["family"]) == ("bert", "bert", "bert")
-    assert encoder.get("/api/version").json() == {"version": version("packbert")}
 
 
 def test_invocations_of_sagemaker_is_the_root_and_v1_score_is_score(encoder: InProcessClient) -> None:
@@ -51,18 +46,12 @@ def test_long_texts_are_cut_unless_truncate_is_false(encoder: InProcessClient) -
     assert ask(encoder, "/api/embeddings", model="any", prompt=LONG)["embedding"] == raw
 
 
-def test_durations_are_whole_nanoseconds(encoder: InProcessClient) -> None:
-    found = ask(encoder, "/api/embed", model="any", input=TEXTS)
-    assert type(found["total_duration"]) is int
-    assert found["total_duration"] > 0
-    assert found["load_duration"] == 0
-
-
-def test_show_and_ps_describe_the_model(encoder: InProcessClient) -> None:
+def test_tags_ps_and_show_describe_the_model(encoder: InProcessClient) -> None:
     (running,) = encoder.get("/api/ps").json()["models"]
     shown = ask(encoder, "/api/show", model="bert:latest")
-    assert running["name"] == "bert"
-    assert running == encoder.get("/api/tags").json()["models"][0]
+    assert (running["name"], running["model"], running["details"]["family"]) == ("bert", "bert", "bert")
+    assert encoder.get("/api/tags").json()["models"] == [running]
+    assert encoder.get("/api/version").json() == {"version": version("packbert")}
     assert shown["details"] == running["details"]
     assert shown["capabilities"] == ["embedding"]
     vectors = ask(encoder, "/api/embed", model="any", input="a")["embeddings"]

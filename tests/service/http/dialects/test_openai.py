@@ -53,34 +53,6 @@ def test_vectors_equal_those_of_embed_as_base64_and_as_floats(server: httpx.Clie
     assert by_default.usage.total_tokens > len(TEXTS)
 
 
-def test_a_base_url_without_v1_works_too(server: httpx.Client) -> None:
-    with openai.OpenAI(base_url=str(server.base_url), api_key="any") as client:
-        vectors = as_array(client.embeddings.create(model="any", input=TEXTS))
-        assert np.array_equal(vectors, embed(server, inputs=TEXTS, normalize=True))
-        assert [one.id for one in client.models.list()] == ["bert"]
-
-
-def test_the_model_is_listed_and_described(client: openai.OpenAI) -> None:
-    (model,) = client.models.list()
-    assert (model.id, model.object, model.owned_by) == ("bert", "model", "packbert")
-    extra = model.model_extra or {}
-    assert (extra["type"], extra["capabilities"]) == ("base", {})  # required by Mistral's clients
-    assert client.models.retrieve("bert") == model
-    with pytest.raises(openai.NotFoundError, match="no model 'org/other': this server runs bert") as caught:
-        client.models.retrieve("org/other")
-    assert (caught.value.type, caught.value.code) == ("not_found_error", "model_not_found")
-
-
-@pytest.mark.parametrize("base", ["/v1", "", "/openai", "/api/v1"])
-def test_an_unknown_path_gets_a_message_that_the_client_shows(server: httpx.Client, base: str) -> None:
-    with (
-        openai.OpenAI(base_url=f"{server.base_url}{base}", api_key="any", max_retries=0) as client,
-        pytest.raises(openai.NotFoundError, match="this server has /") as caught,
-    ):
-        client.chat.completions.create(model="any", messages=[])
-    assert caught.value.type == "not_found_error"
-
-
 def test_azures_client_gets_vectors_of_the_deployment_with_the_models_name(server: httpx.Client) -> None:
     address = {"azure_endpoint": str(server.base_url), "api_version": "2024-10-21"}
     with openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client:

@@ -1,5 +1,7 @@
 """What clients of text-embeddings-inference and of the Hugging Face API rely on beside the shapes of the tasks."""
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -7,10 +9,15 @@ from packbert.service.http.dialects.native import model_type
 from tests.service.in_process import ask
 
 
-def test_info_has_teis_keys_with_the_values_of_ours(
+def test_info_describes_the_model_with_teis_keys_beside_ours(
     server: httpx.Client, classifier: httpx.Client, cross_encoder: httpx.Client
 ) -> None:
     info = server.get("/info").json()
+    assert (info["execution_provider"], info["family"], info["mask_token"]) == ("CPU", "bert", "[MASK]")
+    empty: dict[str, Any] = {"version": "", "revision": "", "license": "", "languages": []}
+    assert (info["identity"], info["model_sha"]) == (empty | {"source": "bert"}, None)
+    assert info["heads"] == ["cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "attention"]
+    assert info["measured"]["batch_invariant"] is True
     assert info["model_id"] == info["served_model_name"] == info["model"]
     assert (info["max_input_length"], info["max_client_batch_size"]) == (info["limits"]["tokens"], 100)
     assert (info["model_dtype"], info["model_type"]) == ("float32", {"embedding": {"pooling": "cls"}})
