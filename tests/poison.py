@@ -1,6 +1,5 @@
 """Makes an artifact with one poisoned word: its embedding is NaN, and so are its answers."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from packbert.model_export.artifact.manifest import MODEL, TOKENIZER, Manifest, sha256
+from packbert.model_export.artifact.manifest import MODEL, TOKENIZER, Manifest
+from tests.service.engine.changed_files import with_own_digests
 
 WEIGHTS = "model.onnx.data"
 
@@ -20,8 +20,7 @@ def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
     """
     shutil.copytree(artifact, folder)
     cpu = folder / "cpu"
-    manifest = Manifest.read(cpu)
-    used = {token for golden in manifest.golden for token in golden.ids}
+    used = {token for golden in Manifest.read(cpu).golden for token in golden.ids}
     words = json.loads((cpu / TOKENIZER).read_text("utf-8"))["model"]["vocab"]
     word, token = next(
         (word, token)
@@ -29,7 +28,7 @@ def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
         if word.isalpha() and word.isascii() and len(word) > 2 and token not in used
     )
     overwrite(cpu, token)
-    dataclasses.replace(manifest, files={**manifest.files, WEIGHTS: sha256(cpu / WEIGHTS)}).write(cpu)
+    with_own_digests(cpu)
     return word, token
 
 

@@ -21,19 +21,15 @@ MISSING = {"labels", "tags", "sentence", "spans", "choices", "mean_labels", "mea
 @pytest.mark.parametrize("output", sorted(OUTPUTS.keys() - MISSING))
 def test_it_returns_the_shapes_and_types_of_the_real_runner(bert_artifact: Path, output: str) -> None:
     artifact = open_artifact(bert_artifact)
-    masks, targets = (
-        ((2, 3) if OUTPUTS[output] in (MASK, TARGET) else ()),
-        ((7, 8, 9) if OUTPUTS[output] == TARGET else ()),
-    )
-    layers = (0, 2 if output in ATTENTION_OUTPUTS else LAST)
+    kind, layers = OUTPUTS[output], (0, 2 if output in ATTENTION_OUTPUTS else LAST)
     one = Tokens(
         ids=np.arange(6, dtype=np.int32),
         types=np.zeros(6, np.int32),
-        outputs=frozenset(OF_SPARSE if OUTPUTS[output] == SPARSE else {output}),
-        masks=masks,
+        outputs=frozenset(OF_SPARSE if kind == SPARSE else {output}),
+        masks=(2, 3) if kind in (MASK, TARGET) else (),
         top_k=4,
-        targets=targets,
-        layers=layers if OUTPUTS[output] == LAYER else (),
+        targets=(7, 8, 9) if kind == TARGET else (),
+        layers=layers if kind == LAYER else (),
     )
     answers = []
     for runner in (ModelRunner(artifact, 1), NullRunner(artifact, 1)):
@@ -43,7 +39,7 @@ def test_it_returns_the_shapes_and_types_of_the_real_runner(bert_artifact: Path,
     known, found = answers
     assert known is not None
     assert found is not None
-    first = 1 if OUTPUTS[output] == SPARSE else 0  # a text has as many sparse weights as its words have
+    first = 1 if kind == SPARSE else 0  # a text has as many sparse weights as its words have
     assert {name: (rows.shape[first:], rows.dtype) for name, rows in found.items()} == {
         name: (rows.shape[first:], rows.dtype) for name, rows in known.items()
     }

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -167,12 +168,14 @@ class FakeRunner:
             await self._free.wait()
             await asyncio.sleep(size * self.seconds_per_token)
         self._fail(numbers, size)
-        rows: list[Row | None] = [
-            None if number in self.not_finite else {"cls": np.array([number])} for number in numbers
-        ]
+        rows = [self.answer(tokens) for tokens in sequences]
         return rows[:-1] if self.drops_last_row else rows, Batch(
             feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences
         )
+
+    def answer(self, tokens: Tokens) -> Row | None:
+        number = int(tokens.ids[0])
+        return None if number in self.not_finite else {"cls": np.array([number])}
 
     def _fail(self, numbers: Sequence[int], size: int) -> None:
         if size > self.max_tokens:
@@ -243,15 +246,7 @@ async def submit(
     return Answer(request, [row for chunk in chunks for row in chunk.rows])
 
 
-def make_queue(
-    *, token_budget: int = 8, max_tokens: int = 1000, max_wait_seconds: float = 1000.0, tokens_per_second: float = 100.0
-) -> RequestQueue:
-    return RequestQueue(
-        token_budget=token_budget,
-        max_tokens=max_tokens,
-        max_wait_seconds=max_wait_seconds,
-        tokens_per_second=tokens_per_second,
-    )
+make_queue = partial(RequestQueue, token_budget=8, max_tokens=1000, max_wait_seconds=1000.0, tokens_per_second=100.0)
 
 
 def adds_up(batcher: Batcher) -> bool:

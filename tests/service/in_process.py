@@ -1,10 +1,10 @@
 """The tasks of an artifact, and the HTTP application over them, in the test's own process: no start of a service."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 import httpx
 
@@ -19,10 +19,8 @@ from packbert.service.scheduling.request import Chunk
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import Read, TaskResult, Tasks, answer_request
 from tests.service.engine.runners import open_runner
-from tests.service.fakes import InstantQueue, OnlyModel
+from tests.service.fakes import InstantQueue, OnlyModel, opened
 from tests.service.tokenization.reading import open_tokenizer
-
-T = TypeVar("T")
 
 
 class RunnerQueue(InstantQueue):
@@ -54,23 +52,13 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
         )
 
 
-def ask_tasks(folder: Path, question: Callable[[Tasks], Coroutine[Any, Any, T]], **settings: Any) -> T:
-    """The answer to a question to the tasks of the artifact in `folder`."""
-    with open_tasks(open_artifact(folder), Settings(model=str(folder), **settings)) as tasks:
-        return asyncio.run(question(tasks))
-
-
 def ask_engine(folder: Path, question: Callable[[Tasks], Any], **settings: Any) -> Any:
     """The answer to a question to an engine, with its queue, that has the artifact in `folder`."""
     given = {"token_budget": 256, "threads": 1} | settings
 
     async def story() -> Any:
-        engine = ModelEngine(open_artifact(folder), Settings(model=str(folder), **given), Metrics())
-        await engine.open()
-        try:
-            return await question(engine.tasks)
-        finally:
-            await engine.close()
+        async with opened(ModelEngine(open_artifact(folder), Settings(model=str(folder), **given), Metrics())) as one:
+            return await question(one.tasks)
 
     return asyncio.run(story())
 
@@ -83,6 +71,11 @@ def ask_at_once(folder: Path, asked: Iterable[tuple[Read, Any]], **settings: Any
 
     found: list[TaskResult] = ask_engine(folder, question, **settings)
     return found
+
+
+def values_at_once(folder: Path, *asked: tuple[Read, Any], **settings: Any) -> list[Any]:
+    """The values of those results."""
+    return [one.value for one in ask_at_once(folder, asked, **settings)]
 
 
 class InProcessModel(OnlyModel):

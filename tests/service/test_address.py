@@ -78,10 +78,6 @@ def test_a_manager_that_is_gone_stops_no_service(tmp_path: Path, caplog: pytest.
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_started_service_notifies(workers: str, bert_artifact: Path, manager: socket.socket) -> None:
-    settings = {
-        "BERT_MODEL": str(bert_artifact),
-        "BERT_WORKERS": workers,
-        "NOTIFY_SOCKET": manager.getsockname(),
-    }
-    with ServiceProcess(settings):
+    settings = {"BERT_MODEL": str(bert_artifact), "BERT_WORKERS": workers}
+    with ServiceProcess(settings | {"NOTIFY_SOCKET": manager.getsockname()}):
         assert manager.recv(100) == b"READY=1"

@@ -16,7 +16,7 @@ from packbert.service import __main__ as service_main
 from packbert.service.flags import GROUPS, in_flags, variables_of
 from packbert.service.library.bulk_command import main as bulk_main
 from packbert.service.library.client_command import main as client_main
-from packbert.service.settings import Settings
+from packbert.service.settings import GONE, Settings
 from tests.paths import ROOT
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -30,9 +30,9 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 @pytest.fixture
 def clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has no BERT_* variable; those that a command sets, and its handlers of signals, end with the test."""
-    for name in Settings.model_fields:
-        monkeypatch.setenv(f"BERT_{name.upper()}", "")
-        monkeypatch.delenv(f"BERT_{name.upper()}")
+    for name in (*(f"BERT_{one.upper()}" for one in Settings.model_fields), *GONE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     for number, handler in handlers:
@@ -59,6 +59,18 @@ def test_a_signal_before_anything_is_read_ends_the_start(number: int, code: int)
         code,
         "packbert serve: stopped before it served; nothing half is left\n",
     )
+
+
+@pytest.mark.usefixtures("clean_process")
+def test_a_signal_during_an_import_in_c_ends_the_start() -> None:
+    """Such a module raises ImportError from the exception of the signal."""
+    reported: list[str] = []
+
+    def load() -> int:
+        raise ImportError("initialization failed") from service_main.Stopped(signal.SIGTERM)
+
+    assert service_main._guard(load, reported.append) == 0
+    assert reported == ["stopped before it served; nothing half is left"]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +122,11 @@ def test_each_command_shows_two_examples(command: str, capsys: pytest.CaptureFix
         (["serve", "a/b", "--model", "c/d"], {}, "packbert serve: MODEL and --model name two models: leave one out"),
         (["serve", "--port", "abc"], {}, "packbert serve: --port: abc is not a whole number from 0 to 65535"),
         (["serve"], {"BERT_PORT": "abc"}, "packbert serve: BERT_PORT: abc is not a whole number from 0 to 65535"),
+        (
+            ["serve", "--update"],
+            {"BERT_ARTIFACT": "a"},
+            f"packbert serve: BERT_ARTIFACT is no setting any more: {GONE['BERT_ARTIFACT']}; unset it; --update is no",
+        ),
         (["serve", "--truncate", "maybe"], {}, "packbert serve: --truncate: maybe is not true or false"),
         (["serve"], {}, "packbert serve: no model is named: name it on the command line or in BERT_MODEL: a hub id"),
         (["serve", "a/b"], {"BERT_MODELS": "c=d"}, "packbert serve: --model and BERT_MODELS are both set"),

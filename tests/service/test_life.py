@@ -16,7 +16,6 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import free_port
-from packbert.service import __main__ as service_main
 from packbert.service.http.server import RETRY_SECONDS
 from tests.service.model_cache.helpers import artifacts_in, copy_checkpoint, sigterm_in, start, stop_exporter
 from tests.service.polling import until
@@ -218,19 +217,3 @@ if __name__ == "__main__":  # as the child of the check of a tokenizer
 
     tokenizer_check._limit_resources = lambda: time.sleep(NEVER)
     tokenizer_check.check_in_child(tokenizer_check.load)
-
-
-def test_a_signal_during_an_import_in_c_ends_the_start() -> None:
-    """Such a module raises ImportError from the exception of the signal."""
-    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    reported: list[str] = []
-
-    def load() -> int:
-        raise ImportError("initialization failed") from service_main.Stopped(signal.SIGTERM)
-
-    try:
-        assert service_main._guard(load, reported.append) == 0
-    finally:
-        for number, handler in handlers:
-            signal.signal(number, handler)
-    assert reported == ["stopped before it served; nothing half is left"]

@@ -1,7 +1,6 @@
 """BERT_* variables: read once, checked whole; an unknown or wrong one is an error that names it."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from packbert.service.flags import variables_of
 from packbert.service.settings import GONE, Settings, SettingsError
-from tests.paths import ROOT
 
 GOOD = {"BERT_MODEL": "/models/bert"}
 LINKS = ("HOST", "SERVICE_PORT_HTTP", "PORT_8080_TCP_ADDR")
@@ -99,20 +97,6 @@ def test_what_became_of_a_gone_setting_names_settings_that_exist() -> None:
     known = {f"BERT_{name.upper()}" for name in Settings.model_fields}
     assert not known & set(GONE)
     assert {name for sentence in GONE.values() for name in re.findall(r"BERT_[A-Z_]+", sentence)} <= known
-
-
-def test_a_gone_setting_ends_the_start_with_code_2() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "packbert", "serve", "--update"],
-        env={"BERT_ARTIFACT": "/models/bert", "BERT_MAX_TOP_K": "5", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 2
-    names = {name: name for name in ("BERT_ARTIFACT", "BERT_MAX_TOP_K")} | {"BERT_UPDATE": "--update"}
-    sentences = "; ".join(f"{shown} is no setting any more: {GONE[name]}; unset it" for name, shown in names.items())
-    assert finished.stderr == f"packbert serve: {sentences}\n"
 
 
 def test_a_key_for_swaps_is_no_api_key(tmp_path: Path) -> None:

@@ -202,12 +202,6 @@ def test_an_invalid_context_counts_as_none(traceparent: str, traced: Traced, col
     assert request.trace_id != TRACE
 
 
-def test_a_client_that_does_not_sample_gets_no_span(traced: Traced, collector: Collector) -> None:
-    assert traced.embed(NOT_SAMPLED).status_code == 200
-    traced.end()
-    assert collector.spans == []
-
-
 def test_the_sampler_of_the_standard_variables_decides_on_new_traces(
     monkeypatch: pytest.MonkeyPatch, collector: Collector, bert_artifact: Path, tasks: Tasks
 ) -> None:
@@ -270,7 +264,9 @@ def test_a_batch_is_linked_to_its_requests_and_below_each_of_them(collector: Col
         assert run.attributes["bert.batch.tokens"] == 90
 
 
-def test_the_lines_of_a_request_name_its_trace(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_name_their_trace_and_only_a_sampled_one_has_a_span(
+    traced: Traced, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.handler.addFilter(add_trace_id)
     try:
         traced.embed(NOT_SAMPLED)  # what the client calls it, whether there is a span or not
@@ -284,6 +280,7 @@ def test_the_lines_of_a_request_name_its_trace(traced: Traced, caplog: pytest.Lo
     found = {getattr(one, "fields", {}).get("trace_id", "") for one in caplog.records if one.name == "service"}
     assert found == {TRACE, ""}
     assert (of_access_log["trace_id"], of_access_log["texts"]) == (TRACE, 2)
+    assert [span.failed for span in collector.spans] == [True]
 
 
 @pytest.mark.parametrize(("traceparent", "labels"), [(SAMPLED, {"trace_id": TRACE}), (NOT_SAMPLED, None), ("", None)])
@@ -380,13 +377,10 @@ def test_spans_and_the_access_log_name_the_model(bert_artifact: Path) -> None:
     assert not any(b"secret" in body for body in collector.bodies)
 
 
-ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
-
-
 def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("packbert.service.settings.TRACING_PACKAGES", ("opentelemetry-sdk", "no-such-package"))
-    for name, value in ({"BERT_MODEL": ".", "BERT_PORT": "0"} | ENDPOINT).items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BERT_MODEL", ".")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
     assert main() == 2
     assert capsys.readouterr().err == (
         "packbert serve: OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need no-such-package: "
@@ -396,7 +390,7 @@ def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_a_service_without_traces_loads_no_sdk() -> None:
     code = (
-        "import sys, service.http.server, service.models, service.workers.worker;"
+        "import sys, packbert.service.http.server, packbert.service.models, packbert.service.workers.worker;"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from packbert.service.engine.canary import BATCHES_BETWEEN_CHECKS, Canary, Healt
 from packbert.service.errors import Unavailable
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
-from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, played, sequence, settle, submit
+from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, opened, played, sequence, settle, submit
 
 CANARY = 7  # the number of its sequence, which is also what the fake model answers
 
@@ -68,6 +68,8 @@ class Engine:
             on_dead=self.dead.append,
         )
         self.batcher.report = self.count
+
+    async def open(self) -> None:
         self.running = [asyncio.create_task(self.batcher.dispatcher.serve()), asyncio.create_task(self.canary.run())]
 
     def count(self, _: BatchReport) -> None:
@@ -86,70 +88,67 @@ class Engine:
 @pytest.mark.parametrize("pause", [0.5, 3.0, 4.9, 7.0])
 @played
 async def test_the_canary_is_due_by_time_whatever_is_answered_meanwhile(time: FakeTime, pause: float) -> None:
-    engine = Engine(time, FakeRunner())
-    engine.batcher.report = lambda _: None  # without the canaries that are due by the number of batches
-    while time.now < 59:
-        await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
-        await asyncio.sleep(pause)
-    await settle()
-    assert engine.runner.ran[CANARY] == time.now // 5
-    await engine.close()
+    async with opened(Engine(time, FakeRunner())) as engine:
+        engine.batcher.report = lambda _: None  # without the canaries that are due by the number of batches
+        while time.now < 59:
+            await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
+            await asyncio.sleep(pause)
+        await settle()
+        assert engine.runner.ran[CANARY] == time.now // 5
 
 
 @played
 async def test_it_is_not_ready_while_no_batch_begins(time: FakeTime) -> None:
-    engine = Engine(time, FakeRunner())
-    engine.running[0].cancel()
-    await asyncio.sleep(5 + 29)
-    assert engine.canary.health.reason == ""
-    await asyncio.sleep(2)
-    assert engine.canary.health.reason.startswith("the canary failed: the deadline passed after 30.000 s in the queue")
-    engine.running[0] = asyncio.create_task(engine.batcher.dispatcher.serve())
-    await asyncio.sleep(5)
-    await settle()
-    assert engine.canary.health.reason == ""
-    await engine.close()
+    async with opened(Engine(time, FakeRunner())) as engine:
+        engine.running[0].cancel()
+        await asyncio.sleep(5 + 29)
+        assert engine.canary.health.reason == ""
+        await asyncio.sleep(2)
+        assert engine.canary.health.reason.startswith(
+            "the canary failed: the deadline passed after 30.000 s in the queue"
+        )
+        engine.running[0] = asyncio.create_task(engine.batcher.dispatcher.serve())
+        await asyncio.sleep(5)
+        await settle()
+        assert engine.canary.health.reason == ""
 
 
 @played
 async def test_requests_get_503_while_the_canary_is_known_to_be_wrong(time: FakeTime) -> None:
-    engine = Engine(time, FakeRunner())
-    engine.canary.vector = np.array(CANARY + 1.0)
-    await engine.canary.check()
-    with pytest.raises(Unavailable, match=r"wrong answers.*vector is wrong by 1\).*another replica") as caught:
-        await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
-    assert (caught.value.code, caught.value.retry_after) == ("suspended", 5.0)
-    assert not engine.runner.ran[1]
-    engine.canary.vector = np.array(float(CANARY))
-    await asyncio.sleep(5)
-    await settle()
-    (row,) = (await submit(engine.batcher, [sequence(1)], timeout_seconds=10)).rows
-    assert row["cls"].tolist() == [1]
-    await engine.close()
+    async with opened(Engine(time, FakeRunner())) as engine:
+        engine.canary.vector = np.array(CANARY + 1.0)
+        await engine.canary.check()
+        with pytest.raises(Unavailable, match=r"wrong answers.*vector is wrong by 1\).*another replica") as caught:
+            await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
+        assert (caught.value.code, caught.value.retry_after) == ("suspended", 5.0)
+        assert not engine.runner.ran[1]
+        engine.canary.vector = np.array(float(CANARY))
+        await asyncio.sleep(5)
+        await settle()
+        (row,) = (await submit(engine.batcher, [sequence(1)], timeout_seconds=10)).rows
+        assert row["cls"].tolist() == [1]
 
 
 @played
 async def test_requests_get_503_when_the_canary_turns_out_wrong(time: FakeTime) -> None:
     runner = FakeRunner(seconds_per_token=1)
-    engine = Engine(time, runner)
-    engine.canary.vector = np.array(CANARY + 1.0)
-    asked = [asyncio.create_task(submit(engine.batcher, [sequence(1)] * 9, timeout_seconds=999)) for _ in range(3)]
-    for one in asked:
-        with pytest.raises(Unavailable, match="wrong answers"):
-            await one
-    assert runner.ran[CANARY] == 1
-    assert time.now < 3 * 9 * 4  # before all of them could run
-    await engine.close()
+    async with opened(Engine(time, runner)) as engine:
+        engine.canary.vector = np.array(CANARY + 1.0)
+        asked = [asyncio.create_task(submit(engine.batcher, [sequence(1)] * 9, timeout_seconds=999)) for _ in range(3)]
+        for one in asked:
+            with pytest.raises(Unavailable, match="wrong answers"):
+                await one
+        assert runner.ran[CANARY] == 1
+        assert time.now < 3 * 9 * 4  # before all of them could run
 
 
 @played
 async def test_a_canary_not_finite_withholds_answers_and_ends_the_process_after_three(time: FakeTime) -> None:
     runner = FakeRunner(not_finite={CANARY})
-    engine = Engine(time, runner)
-    await engine.canary.check()
-    with pytest.raises(Unavailable, match="NaN"):
-        await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
-    await asyncio.sleep(10)
-    await settle()
-    assert len(engine.dead) == 1
-    await engine.close()
+    async with opened(Engine(time, runner)) as engine:
+        await engine.canary.check()
+        with pytest.raises(Unavailable, match="NaN"):
+            await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
+        await asyncio.sleep(10)
+        await settle()
+        assert len(engine.dead) == 1

@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,15 +12,15 @@ from typing import Any, NoReturn
 import numpy as np
 import onnxruntime
 import pytest
+from httpx import AsyncClient
 
 from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
-from packbert.service.artifact import ManifestError, open_artifact, read_artifact
+from packbert.service.artifact import Artifact, ManifestError, open_artifact, read_artifact
 from packbert.service.engine import device, session
 from packbert.service.engine.calibration import golden_tokens, self_test
 from packbert.service.engine.device import export_device, find_artifact, select_artifact, try_graph
 from packbert.service.engine.engine import ModelEngine
-from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import CpuSession, CudaSession, runtime_fault
 from packbert.service.errors import DeviceError
 from packbert.service.http.app import create_app
@@ -191,17 +193,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_a_graph_for_cuda_answers_as_the_artifact_for_the_cpu(folder: Path, narrow_heads: Path, tmp_path: Path) -> None:
     export(narrow_heads, tmp_path / "artifact")
-    cuda, cpu = (
-        ModelRunner(artifact, threads=1)
-        for artifact in (read_artifact(folder, "cuda"), open_artifact(tmp_path / "artifact"))
-    )
-    tokens = [golden_tokens(cuda.artifact.manifest, index) for index in (2, 0, 1)]
     rows = []
-    for runner in (cuda, cpu):
-        runner.open()
-        rows.append(np.concatenate([row["cls"] for row in runner.run_sync(tokens)[0] if row is not None]))
-        assert self_test(runner) > 0.99999
-        runner.close()
+    for artifact in (read_artifact(folder, "cuda"), open_artifact(tmp_path / "artifact")):
+        tokens = [golden_tokens(artifact.manifest, index) for index in (2, 0, 1)]
+        with open_runner(artifact, threads=1) as runner:
+            rows.append(np.concatenate([row["cls"] for row in runner.run_sync(tokens)[0] if row is not None]))
+            assert self_test(runner) > 0.99999
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-5)
 
 
@@ -258,14 +255,21 @@ def test_a_trial_that_crashes_or_hangs_counts_as_failed(
         select_artifact(folder, "auto")
 
 
+@asynccontextmanager
+async def asking(artifact: Artifact) -> AsyncIterator[AsyncClient]:
+    """A client of a service that has the artifact."""
+    settings = Settings(model=str(artifact.folder.parent), token_budget=64, threads=1)
+    async with (
+        opened(ModelEngine(artifact, settings, Metrics())) as engine,
+        client_of(create_app(Models([engine]))) as client,
+    ):
+        yield client
+
+
 @pytest.mark.usefixtures("gpu")
 @on_loop
 async def test_info_names_the_attention_of_an_artifact_for_cuda(folder: Path) -> None:
-    settings = Settings(model=str(folder), token_budget=64, threads=1)
-    async with (
-        opened(ModelEngine(read_artifact(folder, "cuda"), settings, Metrics())) as engine,
-        client_of(create_app(Models([engine]))) as client,
-    ):
+    async with asking(read_artifact(folder, "cuda")) as client:
         info = (await client.get("/info")).json()
         assert (info["device"], info["execution_provider"]) == ("cuda", "CUDA")
         assert (info["cuda_attention"], info["degraded"]) == ("plain", None)
@@ -283,11 +287,7 @@ async def test_a_cpu_instead_of_the_gpu_is_told_as_degraded(
             monkeypatch.setattr(device, "find_artifact", lambda *_, found=found: found)
             device.find_artifacts([Settings(model=str(bert_artifact))])
     assert caplog.messages == ["DEGRADED: serving on the CPU, because the GPU cannot be used: no kernel"]
-    settings = Settings(model=str(bert_artifact), token_budget=64, threads=1)
-    async with (
-        opened(ModelEngine(replace(cpu, degraded="no kernel"), settings, Metrics())) as engine,
-        client_of(create_app(Models([engine]))) as client,
-    ):
+    async with asking(replace(cpu, degraded="no kernel")) as client:
         assert (await client.get("/ready")).json() == {"status": "ready", "degraded": "no kernel"}
         info = (await client.get("/info")).json()
         assert (info["cuda_attention"], info["degraded"]) == (None, "no kernel")

@@ -16,11 +16,8 @@ from tests.serving import running
 
 MANY, HALF = ({"inputs": ["a cat and a dog " * 5] * count} for count in (2000, 1000))
 ENDS = ("answered", "failed", "refused", "cancelled", "expired")
-slow = {
-    "BERT_TOKEN_BUDGET": "64",
-    "BERT_THREADS": "1",
-    "BERT_MAX_WAIT_SECONDS": "1000",
-}  # of the golden BERT: some 2 s for MANY
+# of the golden BERT: some 2 s for MANY
+slow = {"BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}
 
 
 def metrics(client: httpx.Client) -> dict[str, float]:
@@ -73,10 +70,8 @@ def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_art
         "BERT_MAX_WAITING_TOKENS": "10000000",
     }
     settings |= {"BERT_RUN_TIMEOUT_SECONDS": "1", "BERT_DRAIN_SECONDS": "1", "BERT_MAX_WAIT_SECONDS": "100000"}
-    endless = {
-        "inputs": ["a cat and a dog " * 28] * 2000,
-        "pooling": "mean",
-    }  # 284,000 tokens in one run: seconds on one core
+    # 284,000 tokens in one run: seconds on one core
+    endless = {"inputs": ["a cat and a dog " * 28] * 2000, "pooling": "mean"}
     with running(settings) as (process, client), ThreadPoolExecutor(8) as pool:
         hanging = [pool.submit(client.post, "/embed", json=endless) for _ in range(4)]  # so that batches are full
         answers = [one.result() for one in hanging]

@@ -45,9 +45,7 @@ def graph(request: pytest.FixtureRequest) -> str:
 
 def of_graph(name: str, layer: int = 0) -> Tokens:
     """A request that needs the graph."""
-    ids = np.arange(5, 14, dtype=np.int32)
-    outputs = {"attention": "attention", "layers": "layer_tokens"}
-    return Tokens(ids=ids, types=ids * 0, outputs=frozenset({outputs[name]}), layers=(layer,))
+    return replace(text(9, "attention" if name == "attention" else "layer_tokens"), layers=(layer,))
 
 
 def test_a_graph_is_opened_by_the_first_request_that_needs_it(bert_artifact: Path, graph: str) -> None:

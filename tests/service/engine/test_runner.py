@@ -39,8 +39,9 @@ def runner(bert_artifact: Path) -> Iterator[ModelRunner]:
         yield runner
 
 
-def tokens(*ids: int) -> Tokens:
-    return Tokens(ids=np.array(ids, np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls", "mean"}))
+def tokens(*ids: int, types: Sequence[int] = ()) -> Tokens:
+    of_segments = np.array(types or [0] * len(ids), np.int32)
+    return Tokens(ids=np.array(ids, np.int32), types=of_segments, outputs=frozenset({"cls", "mean"}))
 
 
 @pytest.mark.parametrize("concurrency", [Concurrency(2), Concurrency(2, per_core=True)])
@@ -66,11 +67,9 @@ def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
 @pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([-1], [0]), ([5], [2]), ([5], [-1]), ([5] * 145, [0] * 145)])
 def test_an_index_outside_its_table_is_rejected(runner: ModelRunner, ids: list[int], types: list[int]) -> None:
     """The golden model has 170 words, two segments and 144 positions."""
-    outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
     with pytest.raises(InferenceFailed, match="this model has 0 to"):
-        runner.run_sync([outside])
-    inside = Tokens(ids=np.array([169] * 144, np.int32), types=np.ones(144, np.int32), outputs=frozenset({"cls"}))
-    assert runner.run_sync([inside])[0][0] is not None
+        runner.run_sync([tokens(*ids, types=types)])
+    assert runner.run_sync([tokens(*[169] * 144, types=[1] * 144)])[0][0] is not None
 
 
 def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: Path) -> None:
@@ -134,15 +133,11 @@ def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: Mod
 
 def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner: ModelRunner) -> None:
     folder, manifest = runner.artifact.folder, runner.artifact.manifest
-    assert concurrency_for(runner.artifact, 4) == Concurrency(max_in_flight=4, per_core=True)
-    assert concurrency_for(runner.artifact, 1) == Concurrency()
-    assert concurrency_for(LargeArtifact(folder, manifest, ""), 4) == Concurrency()
-    assert concurrency_for(
-        LargeArtifact(folder, dataclasses.replace(manifest, precision="int8"), ""), 4
-    ) == Concurrency(max_in_flight=4, per_core=True)
-    assert concurrency_for(LargeArtifact(folder, dataclasses.replace(manifest, device="cuda"), ""), 4) == Concurrency(
-        max_in_flight=2
-    )
+    of_int8, of_cuda = dataclasses.replace(manifest, precision="int8"), dataclasses.replace(manifest, device="cuda")
+    large, int8, cuda = (LargeArtifact(folder, one, "") for one in (manifest, of_int8, of_cuda))
+    assert concurrency_for(runner.artifact, 1) == concurrency_for(large, 4) == Concurrency()
+    assert concurrency_for(runner.artifact, 4) == concurrency_for(int8, 4) == Concurrency(4, per_core=True)
+    assert concurrency_for(cuda, 4) == Concurrency(2)
 
 
 @pytest.mark.parametrize(

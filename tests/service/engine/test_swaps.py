@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from packbert.service.engine.device import find_artifact
-from packbert.service.engine.engine import Device, ModelEngine
+from packbert.service.engine.engine import ModelEngine
 from packbert.service.errors import Invalid, Unavailable
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
@@ -23,7 +23,6 @@ from tests.service.fakes import on_loop, opened, until
 from tests.service.test_metrics import render_metrics, values_of
 
 OLD, NEW = "bert", "bert-labels"
-KEY = "a key of the administrator"
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +43,11 @@ def served(folders: Mapping[str, Path], **more: str) -> Models:
     return make_service(folders[OLD], folders[OLD], **more)
 
 
-def device_of(models: Models) -> Device:
-    return engine_of(models.default).device
-
-
 async def embed(model: ServedModel) -> Any:
     spec = native.ROUTES["/embed"]
     request = validate(spec.request_model, {"inputs": "the cat"})
     with model.current.users:
         return (await answer_request(model.current.tasks, spec.task, request)).value
-
-
-def engine_of(model: ServedModel) -> ModelEngine:
-    return model.current
 
 
 async def put_out(engine: ModelEngine) -> None:
@@ -72,7 +63,7 @@ async def put_out(engine: ModelEngine) -> None:
 @on_loop
 async def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapping[str, Path]) -> None:
     models = served(folders, BERT_MEMORY_LIMIT="4GiB")
-    engine = engine_of(models.default)
+    engine = models.default.current
     engine.self_check_seconds = 0.02
     await models.open()
     right, engine._canary.vector = engine._canary.vector, engine._canary.vector + 1
@@ -88,7 +79,7 @@ async def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders
 @on_loop
 async def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Mapping[str, Path]) -> None:
     async with opened(served(folders, BERT_MEMORY_LIMIT="4GiB")) as models:
-        engine = engine_of(models.default)
+        engine = models.default.current
         await put_out(engine)
         async with engine.device.loading:
             asked = asyncio.create_task(embed(models.default))
@@ -102,11 +93,11 @@ async def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folde
 @on_loop
 async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(folders: Mapping[str, Path]) -> None:
     async with opened(served(folders)) as models:
-        before = engine_of(models.default)
+        before = models.default.current
         with models.default.current.users:
             request = before.batcher.admit(5, timeout_seconds=60.0)
             swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
-            await until(lambda: engine_of(models.default) is not before)
+            await until(lambda: models.default.current is not before)
             values = values_of((await models.render_metrics(""))[0].decode())
             assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (1, 1)
             before.batcher.leave(request)
@@ -118,10 +109,10 @@ async def test_requests_of_the_model_before_a_swap_stay_in_the_gauges(folders: M
 @on_loop
 async def test_a_swap_whose_old_model_is_put_out_stays_in_memory(folders: Mapping[str, Path]) -> None:
     async with opened(served(folders, BERT_MEMORY_LIMIT="4GiB")) as models:
-        old = engine_of(models.default)
+        old = models.default.current
         with models.default.current.users:  # a request that lasts
             swapping = asyncio.create_task(models.default.swap(str(folders[NEW])))
-            await until(lambda: engine_of(models.default) is not old)
+            await until(lambda: models.default.current is not old)
             await put_out(old)
             assert old not in old.device.loaded
             assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
@@ -133,7 +124,7 @@ async def test_a_swap_whose_old_model_is_put_out_stays_in_memory(folders: Mappin
 async def test_a_model_closed_while_it_is_put_out_leaves_no_task(folders: Mapping[str, Path]) -> None:
     models, before = served(folders, BERT_MEMORY_LIMIT="4GiB"), asyncio.all_tasks()
     await models.open()
-    engine = engine_of(models.default)
+    engine = models.default.current
     may_run, run = asyncio.Event(), engine.batcher.run
 
     async def wait_and_run(sequences: Any, *, all_cores: bool) -> Any:

@@ -1,14 +1,11 @@
 """The cache among several processes: one exports, and whatever ends it leaves nothing half."""
 
-import fcntl
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,18 +18,11 @@ from tests.service.model_cache.helpers import (
     start,
     start_preparing,
     stop_exporter,
+    wanted,
 )
 
 RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, bf16_on="")
 SERVICE = "from packbert.service.__main__ import end, main; import sys; end(main(sys.argv[1:]))"
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Waits until no process holds the lock, and holds it."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
@@ -43,15 +33,12 @@ def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
             assert second.stderr
             assert "waiting for another process" in second.stderr.readline()
             (lock,) = (cache / "locks").iterdir()
-            shutil.copytree(
-                made := copy_checkpoint(tmp_path / "made"), cache / "artifacts" / f"bert-{lock.name}" / "cpu"
-            )
-            (cache / "artifacts" / f"bert-{lock.name}" / "cpu" / "manifest.json").touch()  # as the first one's export
+            made = copy_checkpoint(cache / "artifacts" / f"bert-{lock.name}" / "cpu")
+            (made / "manifest.json").touch()  # as the first one's export
             first.kill()
             os.kill(exporter, signal.SIGCONT)
             output, log = second.communicate()
-    assert made
-    assert output.strip() == str(cache / "artifacts" / f"bert-{lock.name}")
+    assert output.strip() == str(made.parent)
     assert "exporting" not in log
 
 
@@ -64,8 +51,7 @@ def test_the_export_ends_with_a_service_that_is_killed_and_leaves_nothing(tmp_pa
         with suppress(ProcessLookupError):
             os.kill(exporter, signal.SIGCONT)
         process.communicate()
-    (lock,) = (cache / "locks").iterdir()
-    with locked(lock):  # the export, which has it too, is gone
+    with Cache(cache).lock(wanted(checkpoint)[1], lambda: None):  # the export, which has it too, is gone
         assert artifacts_in(cache) == []
 
 

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import DeadlineTooShort, Overloaded
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import FIRST_MODEL, Chunk, QueuedModel, Request
+from tests.service.fakes import sequence
 
 FOREVER = 1e9
 WINDOW = 2  # batches: more chunks of a request are sent until it has so much in the queue
@@ -130,9 +131,7 @@ def promised_wait(queue: RequestQueue, size: int, now: float) -> float:
     return long
 
 
-@cache
-def tokens_of(length: int) -> Tokens:
-    return Tokens(ids=np.zeros(length, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
+tokens_of = cache(partial(sequence, 0))  # of a length
 
 
 def poisson(

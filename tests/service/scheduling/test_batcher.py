@@ -22,7 +22,7 @@ from packbert.service.errors import (
 )
 from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
 from packbert.service.scheduling.cores import Concurrency
-from packbert.service.scheduling.request import Chunk, Request
+from packbert.service.scheduling.request import Chunk
 from packbert.service.scheduling.watchdog import (
     BUSY_SECONDS,
     INTERVALS,
@@ -394,34 +394,27 @@ async def test_a_sequence_too_large_for_the_memory_fails_and_the_budget_stays(ti
         assert batcher.queue.token_budget == 18
 
 
-RATE = 100.0  # tokens a second
-
-
-def admit(batcher: Batcher, tokens: int, inputs: int, *, timeout: float = 1000.0, most: float = 0.0) -> Request:
-    return batcher.admit(tokens, inputs, timeout_seconds=timeout, max_seconds=most)
-
-
-def chunk_of(*numbers: int, length: int = 4, left: int = 0) -> Chunk[Tokens]:
-    return Chunk([sequence(n, length) for n in numbers], left=left)
+def chunk_of(*numbers: int, left: int = 0) -> Chunk[Tokens]:
+    return Chunk([sequence(n) for n in numbers], left=left)
 
 
 @played
 async def test_a_request_beyond_its_deadline_is_refused_with_a_size_that_fits(time: FakeTime) -> None:
     async with serving(FakeRunner(), time) as batcher:
         with pytest.raises(TooMuchForDeadline) as caught:
-            admit(batcher, 800, 80, timeout=4.0)
+            batcher.admit(800, 80, timeout_seconds=4.0)
         assert caught.value.code == "too_much_for_deadline"
         assert "about 800 tokens, which take about 8.0 s here, and its deadline is in 4.0 s" in caught.value.message
         assert "send at most 36 inputs like these at once, or a longer x-request-timeout-ms" in caught.value.message
         assert batcher.counts == RequestCounts(received=1, refused=1)
-        batcher.leave(admit(batcher, 360, 36, timeout=4.0))
+        batcher.leave(batcher.admit(360, 36, timeout_seconds=4.0))
 
 
 @played
 async def test_what_ends_a_request_is_raised_at_its_next_chunk(time: FakeTime) -> None:
     runner = FakeRunner(poisoned={4})
     async with serving(runner, time) as batcher:
-        failing, late, closed = (admit(batcher, 24, 6, timeout=timeout) for timeout in (100.0, 5.0, 100.0))
+        failing, late, closed = (batcher.admit(24, 6, timeout_seconds=seconds) for seconds in (100.0, 5.0, 100.0))
         for chunk in (chunk_of(1, 2, left=16), chunk_of(3, 4, left=8)):
             await batcher.send(failing, chunk)
         await batcher.send(late, chunk_of(5, left=20))

@@ -280,23 +280,33 @@ class QueueModel(RuleBasedStateMachine):
         return [sequence(self.number - at, size) for at, size in enumerate(sizes)]
 
     @rule(
-        sizes=lengths, patience=st.floats(0.1, 20), share=st.floats(0.5, 2.0), model=st.sampled_from([FAST, FAST, SLOW])
+        sizes=lengths,
+        patience=st.floats(0.1, 20),
+        share=st.floats(0.5, 2.0),
+        model=st.sampled_from([FAST, FAST, SLOW]),
+        first=st.integers(0, 12),
     )
-    def admit(self, sizes: Sequence[int], patience: float, share: float, model: QueuedModel) -> None:
+    def admit(self, sizes: Sequence[int], patience: float, share: float, model: QueuedModel, first: int) -> None:
         one = request_of(max(1, round(share * sum(sizes))), self.now, self.now + patience, model=model)
         if retry_seconds(self.queue, one) is None:
             self.to_send[one], self.to_run[one] = self.sequences(sizes), []
+            if first:
+                self.send_next(one, first, share)
 
     @precondition(lambda self: any(self.to_send.values()))
     @rule(data=st.data(), count=st.integers(0, 12), share=st.floats(0.5, 2.0))
     def send(self, data: st.DataObject, count: int, share: float) -> None:
         one = data.draw(st.sampled_from([one for one, work in self.to_send.items() if work]))
+        self.send_next(one, count, share)
+
+    def send_next(self, one: Request, count: int, share: float) -> None:
         work, self.to_send[one] = self.to_send[one][:count], self.to_send[one][count:]
         left = sum(map(len, self.to_send[one]))
         self.queue.add(one, Chunk(work, left=left and max(1, round(share * left))))
         self.to_run[one] += [int(tokens.ids[0]) for tokens in work]
         self.drop_ended()
 
+    @precondition(lambda self: self.to_run)
     @rule()
     def dispatch(self) -> None:
         asked = any(one.aside for one in self.to_run)
@@ -321,6 +331,7 @@ class QueueModel(RuleBasedStateMachine):
             assert self.turns[one] <= 60, "starved"
         self.drop_ended()
 
+    @precondition(lambda self: self.to_run and SLOW.in_memory)
     @rule()
     def put_out(self) -> None:
         SLOW.in_memory = False
@@ -340,6 +351,7 @@ class QueueModel(RuleBasedStateMachine):
             self.queue.remove(one)
         self.forget(one)
 
+    @precondition(lambda self: self.to_run)
     @rule(seconds=st.floats(0, 5))
     def idle(self, seconds: float) -> None:
         self.now += seconds

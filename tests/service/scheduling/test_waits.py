@@ -62,9 +62,8 @@ def test_medium_requests_are_refused_if_short_ones_leave_little() -> None:
     device = simulation()
     arrivals = stream(SHORT, 0.9, 50) + stream(MEDIUM, 9, 40, seed=2, after=10)
     device.run(arrivals)
-    assert (
-        waits(arrivals, MEDIUM)[-1] <= 1.6 * LIMIT
-    )  # they are not refused while the queue drains in half of the limit
+    # they are not refused while the queue drains in half of the limit
+    assert waits(arrivals, MEDIUM)[-1] <= 1.6 * LIMIT
     assert len(waits(arrivals, MEDIUM)) > 5
     assert waits(arrivals, SHORT)[-1] <= 0.5 * LIMIT
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import numpy as np
 
-from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Artifact
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.request import Chunk, QueuedModel
@@ -15,7 +15,7 @@ from packbert.service.scheduling.watchdog import Clock, RequestCounts
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import Tasks
 from packbert.service.tokenization.tokenizer import Tokenizer
-from tests.service.fakes import InstantQueue, adds_up, make_queue
+from tests.service.fakes import FakeRunner, InstantQueue, adds_up, make_queue
 
 WIDTH = 32  # of the golden BERT's vectors
 
@@ -33,24 +33,15 @@ def make_row(tokens: Tokens) -> Row:
     return {name: rows.get(name, count[None]) for name in tokens.outputs}
 
 
-class CountingModel:
-    """Fails a sequence with the token `poison`; ends no run while `free` is not set."""
+class CountingModel(FakeRunner):
+    """Fails a sequence with the token `poison`."""
 
-    def __init__(self, *, held: bool) -> None:
-        self.poison = -1
-        self.ran: list[int] = []  # tokens of each batch
-        self.free = asyncio.Event()
-        if not held:
-            self.free.set()
+    poison = -1
 
-    async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:  # noqa: ARG002
-        size = sum(map(len, sequences))
-        self.ran.append(size)
-        await self.free.wait()
-        if any(self.poison in one.ids for one in sequences):
+    def answer(self, tokens: Tokens) -> Row:
+        if self.poison in tokens.ids:
             raise RuntimeError("the run failed")
-        batch = Batch(feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences)
-        return [make_row(one) for one in sequences], batch
+        return make_row(tokens)
 
 
 class CountingQueue(InstantQueue):
@@ -96,7 +87,7 @@ async def play(
     tasks = make_tasks(tokenizer, batcher, max_inputs=2048)
     serving = asyncio.create_task(batcher.dispatcher.serve())
     await story(tasks, batcher, model)
-    model.free.set()
+    model.release()
     batcher.close("closed")
     await serving
     assert adds_up(batcher)

@@ -1,7 +1,7 @@
 """/answer and /choose: every family's answers against transformers; forms of requests, of answers and of errors."""
 
 import re
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,9 @@ import pytest
 
 from packbert.service.tasks.answer import AnswerRequest, answer, best_spans
 from packbert.service.tasks.choose import ChooseRequest, choose
+from packbert.service.tasks.flow import TaskResult
 from tests.export.goldens import NAMES, Exported, answers
-from tests.service.in_process import InProcessClient, ask, ask_at_once, serve_in_process
+from tests.service.in_process import ask_at_once
 
 TOLERANCE = 1e-4
 WITH_SPANS = [name for name in NAMES if name.endswith("-spans")]
@@ -28,14 +29,20 @@ def same(found: Any, expected: Any) -> None:
         assert one["score"] == pytest.approx(other["score"], abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", WITH_SPANS)
-def test_answers_and_their_places_are_those_of_the_pipeline(name: str, exported: Exported) -> None:
+def asked_cases(folder: Path, name: str) -> list[tuple[TaskResult, dict[str, Any]]]:
+    """Each case of the golden checkpoint with its result in the artifact."""
     cases = answers(name)["answer"]
     bodies = [{"question": case["question"], "context": case["context"]} | case["parameters"] for case in cases]
-    results = ask_at_once(exported(name).root, [(answer, AnswerRequest.model_validate(body)) for body in bodies])
-    for result, case in zip(results, cases, strict=True):
+    results = ask_at_once(folder, [(answer, AnswerRequest.model_validate(body)) for body in bodies])
+    return list(zip(results, cases, strict=True))
+
+
+@pytest.mark.parametrize("name", WITH_SPANS)
+def test_answers_and_their_places_are_those_of_the_pipeline(name: str, exported: Exported) -> None:
+    found = asked_cases(exported(name).root, name)
+    for result, case in found:
         same(result.value, case["answer"])
-    assert max(len(result.sequences) for result in results) > 3  # windows
+    assert max(len(result.sequences) for result, _ in found) > 3  # windows
 
 
 @pytest.mark.parametrize("name", WITH_CHOICES)
@@ -53,43 +60,29 @@ def test_scores_of_choices_are_the_softmax_of_transformers_logits(name: str, exp
 
 
 CONTEXT = "The cat sat on the mat in Paris, and it was warm. Unaffable dogs walked to London by the river."
-ASKED = {"question": "Where is the cat?", "context": CONTEXT}
-LONG = {"question": "Where is the cat?", "context": CONTEXT * 20}
 
 
-@pytest.fixture(scope="module")
-def spans(exported: Exported) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("bert-spans").root) as client:
-        yield client
-
-
-def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) -> None:
-    ending = LONG | {"context": LONG["context"] + " hello?"}
-    found = ask(spans, "/answer", **ending | {"top_k": 1000, "max_answer_len": 1})
-    words = re.findall(r"\w+|[^\w\s]", ending["context"])
-    assert {word.lower() for word in words} <= {one["answer"].lower() for one in found}
-    assert max(one["end"] for one in found) == len(ending["context"])
-    narrow = spans.post("/answer", json=LONG | {"max_seq_len": 40, "doc_stride": 10})
-    assert narrow.status_code == 200
-    assert "x-truncated-inputs" not in narrow.headers
-    cut = spans.post("/answer", json=LONG | {"max_question_len": 2})
-    assert cut.headers["x-truncated-inputs"] == "1"
+def test_a_long_context_is_read_to_its_end_in_windows(exported: Exported) -> None:
+    context = CONTEXT * 20 + " hello?"
+    body = {"question": "Where is the cat?", "context": context, "top_k": 1000, "max_answer_len": 1}
+    (result,) = ask_at_once(exported("bert-spans").root, [(answer, AnswerRequest.model_validate(body))])
+    words = re.findall(r"\w+|[^\w\s]", context)
+    assert {word.lower() for word in words} <= {one["answer"].lower() for one in result.value}
+    assert max(one["end"] for one in result.value) == len(context)
 
 
 @pytest.mark.parametrize("name", ["bert-spans", "albert-spans"])
 def test_int8_finds_the_best_answers_of_the_pipeline(name: str, exported: Exported) -> None:
     """Scores differ by at most 15 %, so of two answers whose scores are nearer to each other either may be the best."""
     different = 0
-    with serve_in_process(exported(name, "int8").root) as client:
-        for case in answers(name)["answer"]:
-            body = {"question": case["question"], "context": case["context"]} | case["parameters"]
-            expected, ours = as_list(case["answer"]), as_list(ask(client, "/answer", **body))[0]
-            best = [one for one in expected if one["score"] >= 0.85 * expected[0]["score"]]
-            same = [one for one in best if ours | {"score": 0} == one | {"score": 0}]
-            if same:
-                assert ours["score"] == pytest.approx(same[0]["score"], rel=0.3)
-            else:
-                different += 1
+    for result, case in asked_cases(exported(name, "int8").root, name):
+        expected, ours = as_list(case["answer"]), as_list(result.value)[0]
+        best = [one for one in expected if one["score"] >= 0.85 * expected[0]["score"]]
+        same = [one for one in best if ours | {"score": 0} == one | {"score": 0}]
+        if same:
+            assert ours["score"] == pytest.approx(same[0]["score"], rel=0.3)
+        else:
+            different += 1
     assert different <= 1
 
 

@@ -10,7 +10,6 @@ from tests.service.in_process import InProcessClient, ask, serve_in_process
 FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
 FIRST, SECOND = "the dog ran home", "it was very tired"  # the pair of tests/golden/makers/make_attention.py
 PAIR = {"text": FIRST, "text_pair": SECOND}
-NPY = {"accept": "application/x-npy"}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

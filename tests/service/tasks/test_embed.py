@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
+from packbert.service.engine.info import engine_info
 from packbert.service.errors import Invalid
 from packbert.service.settings import Settings, SettingsError
 from packbert.service.tasks.defaults import describe_defaults, embedding_defaults, root_task
@@ -21,7 +22,6 @@ from packbert.service.tasks.flow import Read, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest, NspRequest, RerankFields, SimilarityRequest
 from packbert.service.tasks.pairs import nsp, rerank, score_pairs
 from tests.checkpoints import checkpoint, names_in
-from tests.conftest import Serve
 from tests.export.goldens import Exported, answers, changed
 from tests.service.in_process import open_tasks
 
@@ -197,16 +197,16 @@ def prompts(exported: Exported) -> Path:
     return exported("sentence-transformers/prompts").root
 
 
-def test_info_says_what_a_checkpoints_own_vectors_are(serve: Serve, prompts: Path) -> None:
+def test_info_says_what_a_checkpoints_own_vectors_are(prompts: Path) -> None:
     """The vectors themselves are in the recorded answers."""
-    info = serve(prompts).get("/info").json()
+    info = engine_info(open_artifact(prompts), Settings(model=str(prompts)), "CPU")
     assert (info["pooling"], info["normalize"], info["similarity_fn_name"]) == ("mean", True, "cosine")
     assert (info["default_prompt_name"], info["prompts"]["document"]) == ("query", "")
     assert info["embedding"] == {
         "decided_by": "the artifact",
         "dimensions": 32,
-        "modules": ["Pooling(mean)", "Normalize"],
-        "left_out": [],
+        "modules": ("Pooling(mean)", "Normalize"),
+        "left_out": (),
         "include_prompt": True,
     }
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packbert.model_export.artifact.batch import Row
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, answer_check
@@ -76,22 +75,11 @@ def test_padding_as_a_candidate_is_left_out_of_the_sequence(encoder: InProcessCl
     assert padding["sequence"] == "[CLS] the is [MASK] [SEP]"
 
 
-A, B = 5, 6
-
-
-def row(*masks: dict[int, float]) -> Row:
-    """Of each mask the log-probabilities of its candidates, best first."""
-    return {
-        "top_ids": np.array([list(one) for one in masks]),
-        "top_logits": np.array([list(one.values()) for one in masks], np.float32),
-        "log_sum_exp": np.zeros((len(masks), 1), np.float32),
-    }
-
-
 def test_rounding_makes_no_probability_larger_than_1() -> None:
     search = Search(text_of(1), beam=1)
-    search.advance([row({A: 1e-6})])
-    assert search.states == [((0, A, 0.0),)]
+    logits, total = np.array([[1e-6]], np.float32), np.zeros((1, 1), np.float32)
+    search.advance([{"top_ids": np.array([[5]]), "top_logits": logits, "log_sum_exp": total}])
+    assert search.states == [((0, 5, 0.0),)]
 
 
 def test_a_search_costs_a_pass_and_the_beam_for_each_further_mask(bert_artifact: Path) -> None:

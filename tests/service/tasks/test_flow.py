@@ -71,12 +71,9 @@ def fill(tasks: Tasks, **body: Any) -> Asked:
     return answer_request(tasks, fill_mask, FillMaskRequest.model_validate(body))
 
 
-async def _score(tasks: Tasks, texts: list[str]) -> Any:
-    return await score_sentences(tasks, texts, TruncationFields(), "within_word")
-
-
 def score(tasks: Tasks, *texts: str) -> Asked:
-    return answer_request(tasks, _score, list(texts))
+    read = partial(score_sentences, texts=texts, variant="within_word")
+    return answer_request(tasks, lambda tasks, request: read(tasks, request=request), TruncationFields())
 
 
 def attend(tasks: Tasks, *deadline: float) -> Asked:
@@ -104,15 +101,15 @@ def test_the_model_runs_while_later_texts_are_tokenized(tokenizer: Tokenizer) ->
     async def story(tasks: Tasks, batcher: Batcher, model: CountingModel) -> None:
         started = time.perf_counter()
         asking = asyncio.create_task(ask(tasks))
-        await until(lambda: model.ran and not tokenizer.turns.requests)
+        await until(lambda: model.lengths and not tokenizer.turns.requests)
         (request,) = batcher.queue.waiting
         sizes, window = [chunk.tokens for chunk in request.unanswered], batcher.model.window
         assert sum(sizes[:-1]) <= window < sum(sizes)
         assert request.left > 10_000
-        model.free.set()
+        model.release()
         result = await asking
         assert (len(result.sequences), result.owners, result.rows) == (400, list(range(400)), [])
-        assert result.tokens == sum(model.ran) == sum(map(len, result.sequences))
+        assert result.tokens == sum(model.lengths) == sum(map(len, result.sequences))
         assert min(result.stage_seconds) >= 0
         assert sum(result.stage_seconds) <= time.perf_counter() - started
 
@@ -222,7 +219,7 @@ def test_a_deadline_ends_what_has_not_run(tokenizer: Tokenizer, asking: Ask) -> 
         error = await error_of(asking(tasks))
         assert isinstance(error, DeadlineExceeded)
         assert "inputs had been dispatched" in error.message
-        assert len(model.ran) == 1
+        assert len(model.lengths) == 1
 
     assert tell_fake(tokenizer, story, held=True, budget=50) == RequestCounts(received=1, expired=1)
 
@@ -234,15 +231,15 @@ def test_requests_of_attention_wait_for_each_other_and_count_what_they_cost(toke
         await settle()
         cost = expected_cost(100, 3 * 100**2, tasks.manifest.sizes)
         assert cost > 1000
-        assert (model.ran, batcher.queue.expected) == ([100], 4 * cost - 100)
+        assert (model.lengths, batcher.queue.expected) == ([100], 4 * cost - 100)
         batcher.queue.max_tokens = 4 * cost
         assert isinstance(await error_of(attend(tasks)), Overloaded)
         with pytest.raises(DeadlineExceeded, match="while other requests of /attention ran"):
             await late
         running.pop().cancel()
-        model.free.set()
+        model.release()
         assert [len((await one).value["attention"]) for one in running] == [3, 3]
-        assert model.ran == [100, 100]
+        assert model.lengths == [100, 100]
 
     counts = tell_fake(tokenizer, story, held=True, window=10**6)
     assert counts == RequestCounts(received=5, answered=2, refused=1, expired=1, cancelled=1)
@@ -266,7 +263,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(tokenizer: Tokenizer, name: 
         await settle(turns)
         first.cancel()
         await asyncio.wait([first])
-        model.free.set()
+        model.release()
         await second
 
     counts = tell(tokenizer, story, held=held)
@@ -305,7 +302,7 @@ def test_the_time_before_the_queue_is_taken_from_the_deadline(tokenizer: Tokeniz
         asking = asyncio.create_task(ask(tasks, ["cat"] * 2))
         DEADLINE.get().started -= 50.0
         assert isinstance(await error_of(asking), DeadlineExceeded)  # type: ignore[arg-type]
-        assert model.ran == [3]
+        assert model.lengths == [3]
         assert 9.0 < asyncio.get_running_loop().time() <= 10.0
         assert isinstance(await error_of(ask(tasks, ["cat"], 0.0)), DeadlineExceeded)
 
@@ -338,16 +335,16 @@ def test_a_failed_pass_fails_the_request_with_the_index_of_its_text(
 def test_the_queue_counts_the_tokens_of_all_passes(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, model: CountingModel) -> None:
         asking = asyncio.create_task(score(tasks, *["cat " * 100] * 5))
-        await until(lambda: model.ran)
+        await until(lambda: model.lengths)
         await settle()
-        assert batcher.queue.expected == 5 * 100 * 102 - model.ran[0]
-        model.free.set()
+        assert batcher.queue.expected == 5 * 100 * 102 - model.lengths[0]
+        model.release()
         result = await asking
-        assert (len(result.sequences), result.tokens, sum(model.ran)) == (500, 51_000, 51_000)
+        assert (len(result.sequences), result.tokens, sum(model.lengths)) == (500, 51_000, 51_000)
         assert [one["pseudo_log_likelihood"] for one in result.value] == [-100.0] * 5
-        del model.ran[:]
+        model.lengths.clear()
         result = await fill(tasks, inputs=["a [MASK] [MASK] [MASK]", "[MASK]"], joint=True, beam=3, top_k=2)
-        assert model.ran == [6 + 3, 3 * 6, 3 * 6], "a round for each mask, a pass for each text of the beam"
+        assert model.lengths == [6 + 3, 3 * 6, 3 * 6], "a round for each mask, a pass for each text of the beam"
         assert (result.tokens, result.owners) == (45, [0, 1, *[0] * 6])
         assert [len(one) for one in result.value] == [2, 2]
         assert result.value[0][0]["log_probability"] == -3.0
@@ -360,7 +357,7 @@ def test_a_request_that_a_later_chunk_shows_too_large_is_refused(tokenizer: Toke
         few = replace(tasks, settings=tasks.settings.model_copy(update={"max_waiting_tokens": 3334}))
         with pytest.raises(TooLarge, match="the texts have 3237 tokens or more; at most 3000 are tagged at once"):
             await answer_request(few, tag, TagRequest(inputs=LONG))
-        assert 0 < sum(model.ran) <= 3000
+        assert 0 < sum(model.lengths) <= 3000
         with pytest.raises(TooLarge, match="the texts have 3001 tokens or more, each of them a pass of the model"):
             await score(few, "cat " * 1499, "cat " * 1498)
 

@@ -3,6 +3,7 @@
 The answers are those of transformers.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
-from packbert.service.tasks.flow import Read
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
@@ -20,7 +20,7 @@ from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.windows import WindowsReader
 from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
-from tests.service.in_process import ask_at_once
+from tests.service.in_process import values_at_once
 from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
 NAMES = sorted(folder.name for folder in GOLDEN.glob("*-entities"))
@@ -35,13 +35,8 @@ def artifact(name: str, exported: Exported) -> Path:
     return exported(name).root
 
 
-def run(artifact: Path, *asked: tuple[Read, Any], **settings: Any) -> list[Any]:
-    """The values of the answers of an engine with the artifact."""
-    return [one.value for one in ask_at_once(artifact, asked, max_wait_seconds=1000.0, **settings)]
-
-
-def as_input(case: dict[str, Any]) -> Any:
-    return case["text"] if case["text_pair"] is None else [case["text"], case["text_pair"]]
+def text_of(case: dict[str, Any]) -> Text:
+    return case["text"] if case["text_pair"] is None else (case["text"], case["text_pair"])
 
 
 @each_family
@@ -50,10 +45,11 @@ def test_tokens_and_decoded_texts_are_those_of_transformers(
     name: str, asked: str, special_tokens: bool, artifact: Path
 ) -> None:
     cases = answers(name)[asked]
-    asking = TokenizeRequest(inputs=list(map(as_input, cases)), details=True, special_tokens=special_tokens)
+    texts: Any = [one if isinstance(one, str) else list(one) for one in map(text_of, cases)]
+    asking = TokenizeRequest(inputs=texts, details=True, special_tokens=special_tokens)
     ids = [one["ids"] for one in cases]
     decoding = [(decode, DecodeRequest(ids=ids, skip_special_tokens=skip)) for skip in (True, False)]
-    shown, *decoded = run(artifact, (tokenize, asking), *decoding)
+    shown, *decoded = values_at_once(artifact, (tokenize, asking), *decoding)
     assert decoded == [[one["decoded"] for one in cases], [one["decoded_special"] for one in cases]]
     for tokens, case in zip(shown, cases, strict=True):
         assert [one["id"] for one in tokens] == case["ids"], case["text"]
@@ -71,7 +67,7 @@ def test_vectors_are_those_of_transformers(name: str, asked: str, special_tokens
     cases = [one for one in answers(name)[asked] if "vectors" in one]
     both: Any = {"inputs": [one["text"] for one in cases], "special_tokens": special_tokens}
     of_texts = EmbedRequest(**both, pooling="cls", normalize=False)
-    of_tokens, vectors = run(artifact, (embed_all, EmbedAllRequest(**both)), (embed, of_texts))
+    of_tokens, vectors = values_at_once(artifact, (embed_all, EmbedAllRequest(**both)), (embed, of_texts))
     for tokens, text, case in zip(of_tokens, vectors, cases, strict=True):
         np.testing.assert_allclose(np.array(tokens), case["vectors"], atol=1e-4, err_msg=case["text"])
         np.testing.assert_allclose(text, case["vectors"][0], atol=1e-4)
@@ -84,7 +80,7 @@ def test_masks_beside_special_tokens_are_filled_as_by_transformers(
 ) -> None:
     golden = answers(name)[asked]
     request = FillMaskRequest(inputs=golden["text"], top_k=3, special_tokens=special_tokens)
-    (found,) = run(artifact, (fill_mask, request))
+    (found,) = values_at_once(artifact, (fill_mask, request))
     assert [one["token"] for one in found] == [one["token"] for one in golden["answer"]]
     assert [one["sequence"] for one in found] == [one["sequence"] for one in golden["answer"]]
     np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in golden["answer"]], atol=1e-5)
@@ -96,25 +92,17 @@ def tokenizer(artifact: Path) -> Any:
         yield tokenizer
 
 
-def pair_of(case: dict[str, Any]) -> Text:
-    return case["text"] if case["text_pair"] is None else (case["text"], case["text_pair"])
-
-
-def options(*, special_tokens: bool, **more: Any) -> EncodeOptions:
-    return EncodeOptions(outputs=frozenset({"cls"}), special_tokens=special_tokens, **more)
-
-
 @each_family
 @each_way
 def test_long_texts_are_cut_and_read_in_windows_as_by_transformers(
     name: str, asked: str, special_tokens: bool, tokenizer: Tokenizer
 ) -> None:
     cases = answers(name)[asked]
-    how = options(special_tokens=special_tokens)
-    cut = encode(tokenizer, list(map(pair_of, cases)), how, "right")
+    how = EncodeOptions(outputs=frozenset({"cls"}), special_tokens=special_tokens)
+    cut = encode(tokenizer, list(map(text_of, cases)), how, "right")
     assert [one.ids.tolist() for one in cut] == [one["cut"] for one in cases]
     alone = [one for one in cases if "windows" in one]
-    spans = options(special_tokens=special_tokens, spans=True)
+    spans = replace(how, spans=True)
     for case in alone:
         reader = tokenizer.reader(WindowsReader, [case["text"]], spans, asked_stride=STRIDE, prompt=0, most=100)
         made, _ = read_all(reader)
@@ -126,6 +114,6 @@ def test_the_setting_is_for_requests_that_do_not_say_it(name: str, artifact: Pat
     case = answers(name)["all"][0]
 
     asked = [(tokenize, TokenizeRequest(inputs=case["text"], special_tokens=said)) for said in (None, False)]
-    by_setting, refused = map(list, run(artifact, *asked, special_tokens=True))
+    by_setting, refused = map(list, values_at_once(artifact, *asked, special_tokens=True))
     assert [one["id"] for one in by_setting[0]] == case["ids"]
     assert len(refused[0]) > len(case["ids"])

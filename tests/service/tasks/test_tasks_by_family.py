@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
-from packbert.service.tasks.flow import Read, TaskResult, Tasks
+from packbert.service.tasks.flow import Read, Tasks
 from packbert.service.tasks.inputs import NspRequest, TruncationFields
 from packbert.service.tasks.likelihood import score_sentences
 from packbert.service.tasks.pairs import nsp
@@ -16,7 +16,7 @@ from packbert.service.tasks.tag import TagRequest, tag
 from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets
-from tests.service.in_process import ask_at_once
+from tests.service.in_process import ask_at_once, values_at_once
 
 
 def checkpoints_with(task: str) -> list[str]:
@@ -25,16 +25,16 @@ def checkpoints_with(task: str) -> list[str]:
     ]
 
 
-def values(results: list[TaskResult]) -> list[Any]:
-    return [one.value for one in results]
+def fill(body: dict[str, Any]) -> tuple[Read, FillMaskRequest]:
+    return fill_mask, FillMaskRequest.model_validate(body)
 
 
 @pytest.mark.parametrize("name", checkpoints_with("fill_mask"))
 def test_fill_mask_equals_the_pipeline(name: str, exported: Exported) -> None:
     cases = answers(name)["fill_mask"]
     bodies = [{"inputs": case["inputs"]} | as_pipeline(case["parameters"]) for case in cases]
-    found = ask_at_once(exported(name).root, [(fill_mask, FillMaskRequest.model_validate(body)) for body in bodies])
-    same(without_targets(values(found)), [case["answer"] for case in cases])
+    found = values_at_once(exported(name).root, *map(fill, bodies))
+    same(without_targets(found), [case["answer"] for case in cases])
 
 
 @pytest.mark.parametrize("name", checkpoints_with("pairs"))
@@ -54,7 +54,7 @@ def test_predict_equals_the_text_classification_pipeline(name: str, exported: Ex
     batch = [[case["inputs"]] if isinstance(case["inputs"], str) else case["inputs"] for case in cases]
     asked = [PredictRequest(inputs=case["inputs"]) for case in cases]
     asked += [PredictRequest(inputs=batch, raw_scores=raw) for raw in (False, True)]
-    *found, scores, raw = values(ask_at_once(exported(name).root, [(predict, one) for one in asked]))
+    *found, scores, raw = values_at_once(exported(name).root, *((predict, one) for one in asked))
     same(found, [case["answer"] for case in cases])
     same(scores, [case["answer"] for case in cases])
     same(raw, [case["raw"] for case in cases])
@@ -67,8 +67,8 @@ def test_tag_equals_the_token_classification_pipeline(name: str, exported: Expor
     grouped = [case for case in cases if case["parameters"]["aggregation_strategy"] != "none"]
     cases += [case | {"parameters": case["parameters"] | {"long": "windows"}} for case in grouped]
     asked = [TagRequest.model_validate({"inputs": case["inputs"]} | case["parameters"]) for case in cases]
-    found = ask_at_once(exported(name).root, [(tag, one) for one in asked])
-    same(values(found), [case["answer"] for case in cases])
+    found = values_at_once(exported(name).root, *((tag, one) for one in asked))
+    same(found, [case["answer"] for case in cases])
 
 
 SENTENCES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
@@ -77,10 +77,6 @@ each_family = pytest.mark.parametrize(
     ("name", "precision"), [*((name, "fp32") for name in SENTENCES), ("bert", "int8"), ("roberta", "int8")]
 )
 VARIANTS: tuple[Any, ...] = ("within_word", "original")
-
-
-def fill(body: dict[str, Any]) -> tuple[Read, FillMaskRequest]:
-    return fill_mask, FillMaskRequest.model_validate(body)
 
 
 async def score(tasks: Tasks, _: None, texts: list[str], variant: Any) -> Any:

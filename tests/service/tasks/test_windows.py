@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from packbert.service.tasks.embed import embed
-from packbert.service.tasks.flow import TaskResult, Tasks, answer_request
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.predict import PredictRequest, predict
 from tests.export.goldens import Exported, answers
 from tests.paths import GOLDEN
-from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
+from tests.service.in_process import InProcessClient, ask_at_once, serve_in_process
 
 FOLDER = GOLDEN / "windows"
 TEXTS: list[str] = answers("windows/texts")
@@ -23,21 +22,13 @@ each_family = pytest.mark.parametrize(
     ("family", "precision"), [*((family, "fp32") for family in FAMILIES), ("bert", "int8"), ("roberta", "int8")]
 )
 DEFAULT = 18  # an eighth of 144
-POOLINGS = ("cls", "mean", "pooler")
+POOLINGS: tuple[Any, ...] = ("cls", "mean", "pooler")
 VECTOR_TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # int8: as for single channels of these small models
 LABEL_TOLERANCE = {"fp32": 1e-4, "int8": 0.2}
 
 
 def stride_of(case: dict[str, Any]) -> dict[str, Any]:
     return {"long": "windows"} if case["stride"] == DEFAULT else {"stride": case["stride"]}
-
-
-async def ask_vector(tasks: Tasks, text: str, **fields: Any) -> TaskResult:
-    return await answer_request(tasks, embed, EmbedRequest(inputs=text, **fields))
-
-
-async def ask_labels(tasks: Tasks, text: str, **fields: Any) -> TaskResult:
-    return await answer_request(tasks, predict, PredictRequest(inputs=text, **fields))
 
 
 def chosen(family: str, precision: str) -> list[dict[str, Any]]:
@@ -48,28 +39,23 @@ def chosen(family: str, precision: str) -> list[dict[str, Any]]:
 
 @each_family
 def test_vectors_are_the_weighted_means_of_the_reference(family: str, precision: str, exported: Exported) -> None:
-    asked = [(case, name) for case in chosen(family, precision) for name in POOLINGS if name in case]
-
-    async def question(tasks: Tasks) -> Any:
-        return [await ask_vector(tasks, TEXTS[case["text"]], pooling=name, **stride_of(case)) for case, name in asked]
-
-    for (case, name), found in zip(asked, ask_tasks(exported(family, precision).root, question), strict=True):
+    cases = [(case, name) for case in chosen(family, precision) for name in POOLINGS if name in case]
+    asked = [(embed, EmbedRequest(inputs=TEXTS[case["text"]], pooling=name, **stride_of(case))) for case, name in cases]
+    results = ask_at_once(exported(family, precision).root, asked, max_wait_seconds=1000.0)
+    for (case, name), found in zip(cases, results, strict=True):
         np.testing.assert_allclose(found.value[0], case[name], atol=VECTOR_TOLERANCE[precision], rtol=0)
         assert len(found.sequences) == case["windows"]
 
 
 @each_family
 def test_labels_are_the_mean_or_the_largest_of_the_reference(family: str, precision: str, exported: Exported) -> None:
-    asked = [(case, scores) for case in chosen(family, precision) for scores in (None, "max")]
-
-    async def question(tasks: Tasks) -> Any:
-        return [
-            await ask_labels(tasks, TEXTS[case["text"]], window_scores=scores, **stride_of(case))
-            for case, scores in asked
-        ]
-
+    cases: list[tuple[Any, Any]] = [(case, one) for case in chosen(family, precision) for one in (None, "max")]
+    asked = [
+        (predict, PredictRequest(inputs=TEXTS[case["text"]], window_scores=scores, **stride_of(case)))
+        for case, scores in cases
+    ]
     artifact = exported(f"{family}-labels", precision)
-    for (case, scores), result in zip(asked, ask_tasks(artifact.root, question), strict=True):
+    for (case, scores), result in zip(cases, ask_at_once(artifact.root, asked, max_wait_seconds=1000.0), strict=True):
         found = {one["label"]: one["score"] for one in result.value}
         expected = dict(zip(artifact.manifest.labels, case[f"label_{scores or 'mean'}"], strict=True))
         assert found == pytest.approx(expected, abs=LABEL_TOLERANCE[precision])
@@ -79,12 +65,9 @@ def test_labels_are_the_mean_or_the_largest_of_the_reference(family: str, precis
 @pytest.mark.parametrize("name", sorted({case["name"] for case in answers("windows/sentence")}))
 def test_every_window_of_a_sentence_vector_has_the_prompt(name: str, exported: Exported) -> None:
     own = [case for case in answers("windows/sentence") if case["name"] == name]
-
-    async def question(tasks: Tasks) -> Any:
-        fields = {"pooling": "sentence", "normalize": False, "long": "windows"}
-        return [await ask_vector(tasks, TEXTS[case["text"]], prompt=case["prompt"], **fields) for case in own]
-
-    for case, found in zip(own, ask_tasks(exported(f"sentence-transformers/{name}").root, question), strict=True):
+    fields: dict[str, Any] = {"pooling": "sentence", "normalize": False, "long": "windows"}
+    asked = [(embed, EmbedRequest(inputs=TEXTS[case["text"]], prompt=case["prompt"], **fields)) for case in own]
+    for case, found in zip(own, ask_at_once(exported(f"sentence-transformers/{name}").root, asked), strict=True):
         np.testing.assert_allclose(found.value[0], case["vector"], atol=1e-4, rtol=0)
         assert len(found.sequences) == case["windows"]
 
@@ -126,13 +109,6 @@ def test_a_prompt_without_a_text_is_a_window(vectors: InProcessClient) -> None:
         np.testing.assert_allclose(together.json(), [one.json()[0] for one in own], atol=1e-5)
 
 
-def test_the_mean_is_cut_to_dimensions_and_then_normalised(vectors: InProcessClient) -> None:
-    body: dict[str, Any] = {"inputs": TEXTS[0], "long": "windows", "pooling": "mean"}
-    whole = np.array(post(vectors, "/embed", **body, normalize=False).json()[0])
-    short = post(vectors, "/embed", **body, normalize=True, dimensions=8).json()[0]
-    np.testing.assert_allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
-
-
 def test_layers_and_their_joins_are_the_means_of_the_windows(vectors: InProcessClient) -> None:
     body: dict[str, Any] = {"inputs": [TEXTS[0], TEXTS[3]], "long": "windows", "normalize": False, "pooling": "mean"}
     last = np.array(post(vectors, "/embed", **body).json())
@@ -155,7 +131,6 @@ def test_a_batch_of_labels_may_hold_pairs_that_fit(labels: InProcessClient) -> N
 @pytest.mark.parametrize(
     ("fields", "status", "code", "sentence"),
     [
-        ({"pooling": "none"}, 422, "pooling", "windows make one vector of a text, and pooling none"),
         ({"inputs": ["a", "cat " * 20_000]}, 413, "too_large", "windows; at most 100 are allowed (BERT_MAX_"),
         ({"prompt": "cat " * 200}, 422, "prompt", "which leaves no room for a text in a window of 144"),
     ],

@@ -17,7 +17,6 @@ from tests.export.goldens import Exported
 from tests.service.tokenization.reading import encode, open_tokenizer, read_all
 
 SPANS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
-WITHOUT_SPANS = EncodeOptions(outputs=frozenset({"cls"}))
 LIMIT, ROOM = 144, 142  # tokens of a window: with and without [CLS] and [SEP]
 CHARACTERS = st.sampled_from("the cat  walked\n北京 😀 é ( x")
 

@@ -1,6 +1,5 @@
 """Real processes: several workers answer as one process does, and survive each other's failures."""
 
-import dataclasses
 import os
 import re
 import shutil
@@ -12,15 +11,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import httpx
 import pytest
 
-from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
 from tests.export.goldens import Exported
+from tests.service.engine.changed_files import with_own_digests
 from tests.service.polling import until
 from tests.service.workers.service_processes import BULK, SUMS, WORKERS, Service, is_alive, load
 from tests.serving import fail_to_serve
@@ -38,11 +36,6 @@ def settings(bert_artifact: Path) -> dict[str, str]:
 def service(settings: dict[str, str]) -> Iterator[Service]:
     with Service(settings) as process:
         yield process
-
-
-def test_ready_says_that_all_workers_serve(service: Service) -> None:
-    """The first of the tests that use the service: /ready has just been 200."""
-    assert {service.post("/embed", {"inputs": "a"}).status_code for _ in range(8)} == {200}
 
 
 def test_info_and_metrics_have_the_fields_and_series_of_one_process(service: Service, server: httpx.Client) -> None:
@@ -81,35 +74,35 @@ def test_metrics_of_any_worker_are_the_sums_over_all(service: Service) -> None:
         assert service.count("bert_errors_total") == before["bert_errors_total"] + 15
 
 
-@pytest.fixture
-def fresh(settings: dict[str, str]) -> Iterator[Service]:
-    """A service whose workers have all served since its start."""
-    with Service(settings) as process:
-        yield process
+def has_changed(service: Service, worker: str, before: int) -> bool:
+    return service.children.get(worker, before) != before
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_a_worker_that_ends_or_hangs_loses_only_its_own_requests(fresh: Service, fault: signal.Signals) -> None:
-    before = fresh.children
-    with load(fresh) as (ends, others):
-        os.kill(before["worker-0"], fault)
-        if fault == signal.SIGSTOP:
-            with ThreadPoolExecutor(20) as pool:  # new connections, half of them for the worker that hangs
-                answers = list(pool.map(lambda _: httpx.get(fresh.url + "/health").status_code, range(20)))
-            assert (answers, fresh.children) == ([200] * 20, before)  # not after the end of the worker
-        until(lambda: has_changed(fresh, "worker-0", before["worker-0"]))
-        done = ends[200]
-        until(lambda: ends[200] >= done + 20)
-        until(lambda: fresh.count("bert_ready") == 1)
-    assert not others  # no 503 either: the replacement gets no connection while it loads
-    failed = sum(count for end, count in ends.items() if end != 200)
-    assert failed <= 6  # at most one for each client
-    assert fresh.children["worker-1"] == before["worker-1"]
-    assert fresh.count("bert_requests_total") >= ends[200]  # the counts of the killed worker are not lost
-    until(lambda: fresh.count("bert_inflight_http_requests") == 0)
-    assert fresh.count('bert_errors_total{reason="worker_ended"}') <= failed
-    received = fresh.count('bert_queue_requests_total{outcome="received"}')
-    assert 2 * received == fresh.count("bert_queue_requests_total")
+def test_a_worker_that_ends_or_hangs_loses_only_its_own_requests(
+    settings: dict[str, str], fault: signal.Signals
+) -> None:
+    with Service(settings) as service:
+        before = service.children
+        with load(service) as (ends, others):
+            os.kill(before["worker-0"], fault)
+            if fault == signal.SIGSTOP:
+                with ThreadPoolExecutor(20) as pool:  # new connections, half of them for the worker that hangs
+                    answers = list(pool.map(lambda _: httpx.get(service.url + "/health").status_code, range(20)))
+                assert (answers, service.children) == ([200] * 20, before)  # not after the end of the worker
+            until(lambda: has_changed(service, "worker-0", before["worker-0"]))
+            done = ends[200]
+            until(lambda: ends[200] >= done + 20)
+            until(lambda: service.count("bert_ready") == 1)
+        assert not others  # no 503 either: the replacement gets no connection while it loads
+        failed = sum(count for end, count in ends.items() if end != 200)
+        assert failed <= 6  # at most one for each client
+        assert service.children["worker-1"] == before["worker-1"]
+        assert service.count("bert_requests_total") >= ends[200]  # the counts of the killed worker are not lost
+        until(lambda: service.count("bert_inflight_http_requests") == 0)
+        assert service.count('bert_errors_total{reason="worker_ended"}') <= failed
+        received = service.count('bert_queue_requests_total{outcome="received"}')
+        assert 2 * received == service.count("bert_queue_requests_total")
 
 
 def test_a_killed_supervisor_leaves_no_worker(settings: dict[str, str]) -> None:
@@ -159,12 +152,9 @@ def test_a_port_in_use_fails_the_start(service: Service, settings: dict[str, str
 def test_a_model_that_cannot_be_loaded_ends_the_service(
     settings: dict[str, str], bert_artifact: Path, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(bert_artifact, broken)
-    manifest = Manifest.read(broken / "cpu")
+    broken = Path(shutil.copytree(bert_artifact, tmp_path / "broken"))
     (broken / "cpu" / "model.onnx").write_bytes(b"nothing")
-    files = {**manifest.files, "model.onnx": sha256(b"nothing").hexdigest()}
-    dataclasses.replace(manifest, files=files).write(broken / "cpu")
+    with_own_digests(broken / "cpu")
     finished = fail_to_serve(settings | {"BERT_MODEL": str(broken), "BERT_PORT": "0"})
     assert finished.returncode == 1
     assert "the model cannot be loaded" in finished.stderr
@@ -197,10 +187,6 @@ def spread(service: Service) -> list[int]:
 
 def test_connections_are_spread_evenly(service: Service) -> None:
     until(lambda: spread(service) == [4, 4])  # a worker that an earlier test has ended may still be loading
-
-
-def has_changed(service: Service, worker: str, before: int) -> bool:
-    return service.children.get(worker, before) != before
 
 
 def test_all_workers_serve_what_was_swapped_also_those_that_start_later(
