@@ -11,24 +11,18 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from packbert.model_export.__main__ import main
-from tests.export.goldens import changed, edit, write_json
+from tests.export.goldens import changed, edit
 from tests.paths import GOLDEN
 
 Damage = Callable[[Path], object]
-Command = Callable[..., tuple[int, str]]
 WEIGHTS, POOLER = "model.safetensors", "bert.pooler.dense.weight"
 EMPTY = '"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'  # a weight without elements
 
 
-@pytest.fixture
-def exported(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Runs the command; returns its exit code and stderr."""
-
-    def run(*words: object) -> tuple[int, str]:
-        code = main([str(word) for word in words])
-        return code, capsys.readouterr().err
-
-    return run
+def refusal(source: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command says, which exports `source` to `tmp_path`/artifact."""
+    assert main([str(source), str(tmp_path / "artifact")]) == 2
+    return capsys.readouterr().err
 
 
 def weights(change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Damage:
@@ -58,26 +52,6 @@ def written(file: str, change: Callable[[bytes], bytes | str] | str) -> Damage:
     return damage
 
 
-def in_place_of(file: str, make: Callable[[Path], object]) -> Damage:
-    """Makes something else of the name of a file, which need not be there."""
-
-    def damage(folder: Path) -> None:
-        (folder / file).unlink(missing_ok=True)
-        make(folder / file)
-
-    return damage
-
-
-def sparse(size: int) -> Callable[[Path], object]:
-    """Makes a file of `size` bytes that takes no room."""
-
-    def make(path: Path) -> None:
-        path.touch()
-        os.truncate(path, size)
-
-    return make
-
-
 def config(**keys: object) -> Damage:
     return lambda folder: edit(folder / "config.json", **keys)
 
@@ -93,14 +67,9 @@ def with_header(header: str, content: bytes = b"") -> Damage:
     return written(WEIGHTS, lambda _: len(header).to_bytes(8, "little") + header.encode() + content)
 
 
-def indexed(weight_map: object) -> Damage:
-    """Leaves only the index of the shards."""
-
-    def damage(folder: Path) -> None:
-        (folder / WEIGHTS).unlink()
-        write_json(folder / f"{WEIGHTS}.index.json", {"weight_map": weight_map})
-
-    return damage
+def indexed(**shards: object) -> Damage:
+    """Leaves only the index of the shards, with the file of each weight."""
+    return both(without(WEIGHTS), written(f"{WEIGHTS}.index.json", json.dumps({"weight_map": shards})))
 
 
 NO_MAP = "its weight_map must give the file of each weight"
@@ -153,17 +122,17 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "tie_word_embeddings to False, but the checkpoint has no decoder",
     ),
     "an index of missing shards": (
-        indexed({"a": "model-1.safetensors"}),
+        indexed(a="model-1.safetensors"),
         "model-1.safetensors is missing: the download is not complete",
     ),
     "an index of nothing": (both(written(f"{WEIGHTS}.index.json", "{}"), without(WEIGHTS)), NO_MAP),
-    "an index of numbers": (indexed({"a": 1}), NO_MAP),
+    "an index of numbers": (indexed(a=1), NO_MAP),
     "an index that leaves its folder": (
-        indexed({"a": "model-1.safetensors", "b": "../checkpoint/model-2.safetensors"}),
+        indexed(a="model-1.safetensors", b="../checkpoint/model-2.safetensors"),
         "names '../checkpoint/model-2.safetensors': a shard must be a file beside the index",
     ),
     "an index with an absolute path": (
-        indexed({"a": "/dev/zero"}),
+        indexed(a="/dev/zero"),
         "names '/dev/zero': a shard must be a file beside the index",
     ),
     "a config nested 100,000 deep": (
@@ -174,10 +143,16 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         written("config.json", '{"a": "' + "b" * 20_000_000 + '"}'),
         "config.json cannot be read: it has 20000009 bytes; at most 16777216 are allowed",
     ),
-    "a config that is a FIFO": (in_place_of("config.json", os.mkfifo), NOT_REGULAR),
-    "a config that never ends": (in_place_of("config.json", lambda path: path.symlink_to("/dev/zero")), NOT_REGULAR),
-    "a vocabulary of 3 GB": (
-        in_place_of("vocab.txt", sparse(3 * 2**30)),
+    "a config that is a FIFO": (
+        both(without("config.json"), lambda folder: os.mkfifo(folder / "config.json")),
+        NOT_REGULAR,
+    ),
+    "a config that never ends": (
+        both(without("config.json"), lambda folder: (folder / "config.json").symlink_to("/dev/zero")),
+        NOT_REGULAR,
+    ),
+    "a vocabulary of 3 GB": (  # which takes no room
+        lambda folder: os.truncate(folder / "vocab.txt", 3 * 2**30),
         "vocab.txt cannot be read: it has 3221225472 bytes; at most 67108864 are allowed",
     ),
     "a million names": (
@@ -214,12 +189,13 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("what", sorted(DAMAGES))
-def test_a_damaged_checkpoint_is_refused_and_no_files_are_left(what: str, tmp_path: Path, exported: Command) -> None:
+def test_a_damaged_checkpoint_is_refused_and_no_files_are_left(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     damage, sentence = DAMAGES[what]
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     damage(tmp_path / "checkpoint")
-    code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
-    assert code == 2
+    said = refusal(tmp_path / "checkpoint", tmp_path, capsys)
     assert said.startswith("packbert export: ")
     assert said.count("\n") == 1
     assert sentence in said
@@ -228,24 +204,22 @@ def test_a_damaged_checkpoint_is_refused_and_no_files_are_left(what: str, tmp_pa
 
 
 @pytest.mark.parametrize("held", ["notes.txt", "cpu"])
-def test_an_occupied_folder_is_not_changed(held: str, tmp_path: Path, exported: Command) -> None:
+def test_an_occupied_folder_is_not_changed(held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "artifact" / held).mkdir(parents=True)
     (tmp_path / "artifact" / held / "mine.txt").write_text("mine", "utf-8")
-    code, said = exported(GOLDEN / "bert", tmp_path / "artifact")
-    assert code == 2
-    assert "already holds" in said
+    assert "already holds" in refusal(GOLDEN / "bert", tmp_path, capsys)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("architectures", [[], ["BertForRanking"]])
-def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_path: Path, exported: Command) -> None:
+def test_a_classifier_of_unknown_kind_is_refused(
+    architectures: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = changed("bert-labels", tmp_path / "checkpoint", architectures=architectures)
-    code, said = exported(source, tmp_path / "artifact")
-    assert code == 2
-    assert "it must name one class that ends in ForSequenceClassification or ForTokenClassification" in said
+    expected = "it must name one class that ends in ForSequenceClassification or ForTokenClassification"
+    assert expected in refusal(source, tmp_path, capsys)
 
 
-def test_a_revision_of_a_folder_is_refused(tmp_path: Path, exported: Command) -> None:
-    code, said = exported(Path(f"{GOLDEN / 'bert'}@v1"), tmp_path / "artifact")
-    assert code == 2
-    assert "bert@v1 is missing: CHECKPOINT is a folder with config.json and *.safetensors, or a hub id" in said
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = "bert@v1 is missing: CHECKPOINT is a folder with config.json and *.safetensors, or a hub id"
+    assert expected in refusal(f"{GOLDEN / 'bert'}@v1", tmp_path, capsys)
