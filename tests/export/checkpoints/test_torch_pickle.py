@@ -1,6 +1,5 @@
 """PyTorch's pickles are read without torch, and nothing in them is executed."""
 
-import json
 import os
 import pickle
 import shutil
@@ -16,6 +15,7 @@ import pytest
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.torch_pickle import LEGACY_MAGIC, LEGACY_PROTOCOL, MAX_PICKLE_BYTES, read_tensors
+from tests.export.goldens import write_json
 from tests.paths import GOLDEN
 
 PICKLES = GOLDEN / "pickles"  # written by torch.save, with the arrays in arrays.npz
@@ -25,16 +25,6 @@ CODE: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
     (getattr, (OrderedDict, "fromkeys"), "builtins.getattr"),
     (pickle.loads, (b"",), "_pickle.loads"),
 ]
-
-
-@pytest.fixture
-def bert(tmp_path: Path) -> Path:
-    """The golden BERT with the pickle of torch instead of its safetensors."""
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(GOLDEN / "bert", folder)
-    (folder / "model.safetensors").unlink()
-    shutil.copy(PICKLES / "bert.bin", folder / "pytorch_model.bin")
-    return folder
 
 
 def zipped(file: Path, content: bytes, **entries: bytes) -> Path:
@@ -57,13 +47,13 @@ def test_every_tensor_of_both_formats_is_the_one_that_torch_stored(how: str) -> 
         np.testing.assert_array_equal(array, want[name], err_msg=name)
 
 
-def test_shards_of_pickles_are_read(bert: Path) -> None:
-    for part in ("zip", "legacy"):
-        shutil.copy(PICKLES / f"{part}.bin", bert / f"pytorch_model-{part}.bin")
-    (bert / "pytorch_model.bin").rename(bert / "pytorch_model-3.bin")
-    shards = {"base": "pytorch_model-zip.bin", "a": "pytorch_model-legacy.bin", "b": "pytorch_model-3.bin"}
-    (bert / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}), "utf-8")
-    checkpoint = Checkpoint(bert)
+def test_shards_of_pickles_are_read(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "bert" / "config.json", tmp_path)
+    shards = {part: f"pytorch_model-{part}.bin" for part in ("zip", "legacy", "bert")}
+    for part, file in shards.items():
+        shutil.copy(PICKLES / f"{part}.bin", tmp_path / file)
+    write_json(tmp_path / "pytorch_model.bin.index.json", {"weight_map": shards})
+    checkpoint = Checkpoint(tmp_path)
     assert {"bert.pooler.dense.bias", "transposed", "norm.weight"} <= checkpoint.names
     assert checkpoint.weight("float16", shape=(2, 3)).load().dtype == np.float32
 
