@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,22 +140,10 @@ def test_head_says_what_a_classifier_without_architectures_classifies(
     assert manifest.labels == tuple(f"LABEL_{number}" for number in range(rows))
 
 
-class SequenceClassifier:
-    """The weights of a checkpoint with a classifier of texts into two classes."""
-
-    head = ""
-
-    def has(self, part: str) -> bool:
-        return part == "labels"
-
-    def rows(self, part: str) -> int:
-        return 2 if part == "labels" else 0
-
-
 def classifier(**config: Any) -> tuple[tuple[str, ...], str]:
-    found = classifier_of(
-        {"architectures": ["BertForSequenceClassification"]} | config, cast(NamedWeights, SequenceClassifier())
-    )
+    """The labels and the score function of three logits by this config."""
+    weights = NamedWeights(Checkpoint(GOLDEN / "bert-labels"))
+    found = classifier_of({"architectures": ["BertForSequenceClassification"]} | config, weights)
     return found.names, found.scores
 
 
@@ -164,10 +152,10 @@ def classifier(**config: Any) -> tuple[tuple[str, ...], str]:
     [
         ({"id2label": {"0": "relevant"}}, ("relevant",), "sigmoid"),
         ({"id2label": {"1": "good", "0": "bad"}}, ("bad", "good"), "softmax"),
-        ({}, ("LABEL_0", "LABEL_1"), "softmax"),
+        ({}, ("LABEL_0", "LABEL_1", "LABEL_2"), "softmax"),
         ({"num_labels": 1}, ("LABEL_0",), "sigmoid"),
         ({"num_labels": 1, "problem_type": "single_label_classification"}, ("LABEL_0",), "sigmoid"),
-        ({"num_labels": 3, "problem_type": "multi_label_classification"}, ("LABEL_0", "LABEL_1", "LABEL_2"), "sigmoid"),
+        ({"num_labels": 2, "problem_type": "multi_label_classification"}, ("LABEL_0", "LABEL_1"), "sigmoid"),
         ({"num_labels": 1, "problem_type": "regression"}, ("LABEL_0",), "none"),
     ],
 )

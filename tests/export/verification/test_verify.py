@@ -1,50 +1,29 @@
 """The exporter's check of a written artifact finds wrong vectors."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from packbert.model_export.artifact.batch import Tokens
-from packbert.model_export.artifact.manifest import PACKED_ROWS
+from packbert.model_export.build import build_graph
+from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
-from packbert.model_export.verification.reference import random_sequences
-from packbert.model_export.verification.verify import Expected, verify
-from packbert.service.artifact import open_artifact
+from packbert.model_export.verification.verify import Expected, reference_outputs, verify
+from tests.paths import GOLDEN
 from tests.poison import overwrite
-from tests.service.engine.runners import open_runner
 
 
-def own_outputs(artifact: Path) -> Expected:
-    """The [CLS] vectors that the artifact itself computes for the random sequences."""
-    opened = open_artifact(artifact)
-    sizes = opened.manifest.sizes
-    sequences = random_sequences(sizes["vocabulary"], opened.manifest.max_tokens)
-    work = [Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"})) for ids in sequences]
-    layers = tuple(range(sizes["layers"]))
-    short = [replace(one, outputs=frozenset({"attention"}), layers=layers) for one in work[:3]]
-    shapes = [(sizes["layers"], sizes["heads"], len(one), len(one)) for one in short]
-    with open_runner(opened, threads=1) as runtime:
-        vectors = [row["cls"][0].astype(np.float64) for row in runtime.run_sync(work)[0] if row is not None]
-        rows = zip(runtime.run_sync(short)[0], shapes, strict=True)
-        attention = [row["attention"].reshape(shape).astype(np.float64) for row, shape in rows if row is not None]
-    return Expected(
-        sequences=sequences,
-        outputs={"cls": vectors},
-        attention=attention,
-        layout=PACKED_ROWS,
-        modes=(),
-        of_means=False,
-        vectors_of=lambda _: {},
-    )
+def reference() -> Expected:
+    """The [CLS] vectors and the attention of the golden BERT."""
+    built = build_graph(Checkpoint(GOLDEN / "bert"), "fp32", "cpu")
+    return reference_outputs(built.reference, ["cls"], built.heads.sentence, layout=built.layout, max_tokens=144)
 
 
 def test_one_vector_that_is_not_finite_fails_the_check_at_any_position(bert_artifact: Path, tmp_path: Path) -> None:
-    expected = own_outputs(bert_artifact)
-    (tmp_path / "cpu").mkdir()
-    for file in (bert_artifact / "cpu").iterdir():
-        (tmp_path / "cpu" / file.name).write_bytes(file.read_bytes())
+    expected = reference()
+    shutil.copytree(bert_artifact / "cpu", tmp_path / "cpu")
     errors = verify(tmp_path / "cpu", expected, "fp32")
     assert errors["cls_max_abs_error"] < 1e-5
     assert errors["attention_max_abs_error"] < 1e-6
@@ -55,23 +34,24 @@ def test_one_vector_that_is_not_finite_fails_the_check_at_any_position(bert_arti
         verify(tmp_path / "cpu", expected, "fp32")
 
 
-@pytest.mark.parametrize("off", [0.002, -0.5])
-def test_one_wrong_number_fails_the_check(bert_artifact: Path, off: float) -> None:
-    expected = own_outputs(bert_artifact)
-    expected.outputs["cls"][-1][7] += off
-    with pytest.raises(ExportError, match=f"differs from the float64 reference by up to {abs(off):.3g}"):
+@pytest.mark.parametrize(
+    ("output", "off", "error"),
+    [
+        ("cls", 0.002, "differs from the float64 reference by up to 0.002"),
+        ("cls", -0.5, "differs from the float64 reference by up to 0.5"),
+        ("attention", np.nan, "probabilities to the float64 reference is nan"),
+    ],
+)
+def test_one_wrong_number_fails_the_check(output: str, off: float, error: str, bert_artifact: Path) -> None:
+    expected = reference()
+    array = expected.attention[0] if output == "attention" else expected.outputs[output][-1]
+    array.flat[7] += off
+    with pytest.raises(ExportError, match=error):
         verify(bert_artifact / "cpu", expected, "fp32")
 
 
 def test_attention_of_other_heads_fails_the_check(bert_artifact: Path) -> None:
-    expected = own_outputs(bert_artifact)
+    expected = reference()
     wrong = replace(expected, attention=[one[:, ::-1] for one in expected.attention])
     with pytest.raises(ExportError, match="does not compute the checkpoint's attention: the distance of its probab"):
         verify(bert_artifact / "cpu", wrong, "fp32")
-
-
-def test_attention_that_is_not_finite_fails_the_check(bert_artifact: Path) -> None:
-    expected = own_outputs(bert_artifact)
-    expected.attention[0][0, 0, 0, 0] = np.nan
-    with pytest.raises(ExportError, match="probabilities to the float64 reference is nan"):
-        verify(bert_artifact / "cpu", expected, "fp32")
