@@ -32,7 +32,7 @@ class FakeHub:
 
     @contextmanager
     def serve(self) -> Iterator["FakeHub"]:
-        with ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) as server:
+        with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self})) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             self.url = f"http://127.0.0.1:{server.server_port}"
             yield self
@@ -47,15 +47,6 @@ class FakeHub:
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        return Handler
 
 
 @functools.lru_cache

@@ -26,24 +26,17 @@ LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "artifacts", "build", "*.
 NOT_RUN = (Path("tests/docs"), Path("tests/deploy"))  # a user of the service sees neither
 SEEN = {"service": "tests/contract/test_answers.py", "model_export": "tests/export/test_families.py"}  # by users
 TIMEOUT_SECONDS = 900  # a mutant that hangs is killed
-OTHER: dict[type[ast.AST], Any] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-}
+PAIRS: tuple[tuple[type[ast.AST], Any], ...] = (
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.Add, ast.Sub),
+    (ast.Mult, ast.FloorDiv),
+    (ast.And, ast.Or),
+)
+OTHER = dict(PAIRS) | {other: one for one, other in PAIRS}  # each becomes the other of its pair
 
 
 class Mutant(NamedTuple):

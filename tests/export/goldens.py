@@ -19,15 +19,7 @@ from tests.paths import GOLDEN
 NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))
 ABSOLUTE, RELATIVE = 1e-5, 1e-6  # fp32: ten to fifteen roundings of a logit of size 11
 MODULES = ("Transformer", "Pooling", "Normalize")  # of a sentence-transformers checkpoint
-HEADS = {
-    "pooler": "pooler",
-    "pair": "pair",
-    "vocabulary": "fill_mask",
-    "labels": "labels",
-    "tags": "tags",
-    "spans": "spans",
-    "choices": "choices",
-}  # in expected.npz -> in the manifest
+HEADS = ("pooler", "pair", "vocabulary", "labels", "tags", "spans", "choices")  # in expected.npz
 PER_TOKEN = ("tags", "spans")
 Sequences = list[dict[str, np.ndarray]]  # per sequence: the arrays that expected.npz has under its number
 
@@ -101,7 +93,7 @@ def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary
 
 def requests_of_all_heads(sequences: Sequences, vocabulary: int) -> list[Tokens]:
     """What asks the model for each head that expected.npz has, or for [CLS] if it has none."""
-    heads = [head for name, head in HEADS.items() if name in sequences[0]] or ["cls"]
+    heads = ["fill_mask" if head == "vocabulary" else head for head in HEADS if head in sequences[0]] or ["cls"]
     return [request(sequence, heads, vocabulary) for sequence in sequences]
 
 
@@ -116,10 +108,10 @@ def outputs_of(sequence: Mapping[str, np.ndarray], row: Row) -> dict[str, np.nda
     return found
 
 
-def open_session(model: Path) -> ort.InferenceSession:
-    """On one thread: on models of this size, a second one waits more than it computes."""
+def open_session(model: Path, threads: int = 1) -> ort.InferenceSession:
+    """By default on one thread: on models of this size, a second one waits more than it computes."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

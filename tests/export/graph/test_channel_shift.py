@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -19,7 +18,7 @@ from packbert.model_export.graph.encoder import Encoder
 from packbert.model_export.graph.linear import CpuLinear, channel_scales
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.verification.reference import Reference
-from tests.export.goldens import expected
+from tests.export.goldens import expected, open_session
 from tests.paths import GOLDEN
 
 ROUNDING = 2e-5
@@ -38,7 +37,7 @@ def test_channel_shift_balance_and_split_change_no_answer_in_fp32(name: str, tmp
     states = Encoder(graph, parts, linear, PackedRows(linear, parts), shift).build()
     graph.output("hidden", states, "float32", ["chosen", architecture.hidden])
     graph.save(tmp_path / "model.onnx")
-    session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "model.onnx")
     sequences = expected(name)
     batch = pack([Tokens(ids=one["ids"], types=one["types"], outputs=frozenset({"mean"})) for one in sequences])
     got = session.run(["hidden"], {one.name: batch.feeds[one.name] for one in session.get_inputs()})[0]
