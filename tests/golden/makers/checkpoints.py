@@ -1,6 +1,6 @@
 """One row per golden checkpoint: its class in transformers, its config, its tokenizer's files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,20 @@ from tokenizers_of_families import (
     word_piece_of_mpnet,
 )
 
-LABELS = {"id2label": {0: "bad", 1: "fair", 2: "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
-TAG_NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-TAGS = {"id2label": dict(enumerate(TAG_NAMES)), "label2id": {name: i for i, name in enumerate(TAG_NAMES)}}
+
+def named(*labels: str) -> dict[str, dict[Any, Any]]:
+    """The config of a classifier with these labels."""
+    return {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+
+
+LABELS = named("bad", "fair", "good")
+TAGS = named("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+HEADS = {  # the end of the class's name, the task
+    "labels": ("ForSequenceClassification", "predict"),
+    "tags": ("ForTokenClassification", "tag"),
+    "spans": ("ForQuestionAnswering", "answer"),
+    "choices": ("ForMultipleChoice", "choose"),
+}
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 3,
@@ -69,7 +80,7 @@ DEBERTA_V3 = SIZES | {
     "norm_rel_ebd": "layer_norm",
 }
 MULTI = {"problem_type": "multi_label_classification"}
-ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
+ONE = {"problem_type": "regression"} | named("grade")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,28 +105,25 @@ def fine_tuned(
     *,
     segments: int,
     labels: Mapping[str, Any] = LABELS,
-    heads: tuple[str, ...] = ("labels", "tags", "spans", "choices"),
+    heads: Iterable[str] = HEADS,
 ) -> dict[str, Checkpoint]:
     """The fine-tuned checkpoints of a family, with half-precision weights and a tokenizer.json."""
-    same = {"write_tokenizer": made_fast(write), "segments": segments}
     shallow = {
         key: min(value, 2) if key in ("num_hidden_layers", "n_layers") else value for key, value in config.items()
     }
-    kinds = {"labels": f"{prefix}ForSequenceClassification", "tags": f"{prefix}ForTokenClassification"}
-    kinds |= {"spans": f"{prefix}ForQuestionAnswering", "choices": f"{prefix}ForMultipleChoice"}
-    own = {"labels": dict(labels), "tags": TAGS}
-    tasks = {"labels": "predict", "tags": "tag", "spans": "answer", "choices": "choose"}
-    return {
-        head: Checkpoint(
-            kind=kinds[head],
+    own, found = {"labels": dict(labels), "tags": TAGS}, {}
+    for head in heads:
+        end, task = HEADS[head]
+        found[head] = Checkpoint(
+            kind=prefix + end,
             config=shallow | own.get(head, {}),
+            write_tokenizer=made_fast(write),
+            segments=segments,
             logits=head,
-            tasks={tasks[head]: kinds[head]},
+            tasks={task: prefix + end},
             dtype=torch.bfloat16 if head == "tags" else torch.float16,
-            **same,
         )
-        for head in heads
-    }
+    return found
 
 
 def masked(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int) -> Checkpoint:
@@ -145,7 +153,7 @@ class Family:
     segments: int
     pairs: str = ""
     labels: Mapping[str, Any] = field(default_factory=lambda: LABELS)
-    heads: tuple[str, ...] = ("labels", "tags", "spans", "choices")
+    heads: Iterable[str] = tuple(HEADS)
 
     def checkpoints(self, name: str) -> dict[str, Checkpoint]:
         parts = self.prefix, self.config, self.write

@@ -1,7 +1,6 @@
 """Makes the golden checkpoints: tiny, with random weights, each with the answers of transformers.
 
     python tests/golden/makers/make.py [FOLDER ...]
-    python tests/golden/makers/make.py --tags    only the answers of the token classification pipeline
 
 It needs torch, transformers, sentencepiece and protobuf; the tests need none of them. The checkpoints NAME-spans need
 transformers 4: version 5 has no question-answering pipeline.
@@ -195,15 +194,6 @@ def choose(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]
     return cases
 
 
-def ask_tags_again(name: str, checkpoint: Checkpoint) -> None:
-    """Replaces the answers of the token classification pipeline, on the checkpoint as it is."""
-    folder = GOLDEN / name
-    file = folder / "answers.json"
-    tokenizer = tokenizer_of(checkpoint, folder)
-    model = loaded(getattr(transformers, checkpoint.tasks["tag"]), folder)
-    file.write_text(lines(json.loads(file.read_text("utf-8")) | {"tag": tag(model, tokenizer)}), "utf-8")
-
-
 def lines(content: dict[str, list[object]]) -> str:
     """JSON with one case per line."""
     cases = {
@@ -223,10 +213,5 @@ TASKS = {
 }
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--tags"]:
-        for name, one in CHECKPOINTS.items():
-            if "tag" in one.tasks:
-                ask_tags_again(name, one)
-    else:
-        for wanted in sys.argv[1:] or CHECKPOINTS:
-            make(wanted, CHECKPOINTS[wanted])
+    for wanted in sys.argv[1:] or CHECKPOINTS:
+        make(wanted, CHECKPOINTS[wanted])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from checkpoints import BERT, Checkpoint, fine_tuned, masked, pretrained
+from checkpoints import BERT, NSP, Family, masked
 from make import make
 from tokenizers_of_families import byte_pairs, settings, word_piece
 from torch import nn
@@ -100,15 +100,11 @@ class CodeLayer(Layer):
     for_code = True
 
 
-def rows() -> dict[str, Checkpoint]:
-    found = {"jina_bert": pretrained("Bert", JINA, word_piece, pairs="ForNextSentencePrediction")}
-    found |= {f"jina_bert-{head}": row for head, row in fine_tuned("Bert", JINA, word_piece, segments=2).items()}
-    return found | {"jina_bert_code": masked("Bert", JINA | SIX_HEADS, roberta_byte_pairs, segments=2)}
-
+CHECKPOINTS = Family("Bert", JINA, word_piece, 2, pairs=NSP).checkpoints("jina_bert")
+CHECKPOINTS["jina_bert_code"] = masked("Bert", JINA | SIX_HEADS, roberta_byte_pairs, segments=2)
 
 if __name__ == "__main__":
     bert.BertEmbeddings = Embeddings
-    checkpoints = rows()
-    for name in sys.argv[1:] or checkpoints:
+    for name in sys.argv[1:] or CHECKPOINTS:
         bert.BertLayer = CodeLayer if name == "jina_bert_code" else Layer
-        make(name, checkpoints[name])
+        make(name, CHECKPOINTS[name])

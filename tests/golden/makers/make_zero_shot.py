@@ -9,7 +9,7 @@ arguments of the pipeline and its answers, without `sequence`: it cuts a text th
 
 import torch
 import transformers
-from checkpoints import CHECKPOINTS
+from checkpoints import CHECKPOINTS, named
 from files import GOLDEN, read_json, rounded, write_cases, write_json
 from make import WINDOW, tokenizer_of
 
@@ -38,10 +38,7 @@ TEMPLATES = (None, "It is about {}!", "{}", "我爱{}。", "{{{0}}} is {0}")
 
 def make(family: str) -> None:
     source, folder = GOLDEN / f"{family}-labels", GOLDEN / "zero-shot" / family
-    config = read_json(source / "config.json")
-    config["id2label"] = dict(enumerate(FAMILIES[family]))
-    config["label2id"] = {name: number for number, name in enumerate(FAMILIES[family])}
-    write_json(folder / "config.json", config, indent=2)
+    write_json(folder / "config.json", read_json(source / "config.json") | named(*FAMILIES[family]), indent=2)
     checkpoint = CHECKPOINTS[f"{family}-labels"]
     stated = transformers.AutoConfig.from_pretrained(folder)
     model = checkpoint.model.from_pretrained(source, config=stated, dtype=torch.float32).eval()

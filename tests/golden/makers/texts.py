@@ -89,7 +89,7 @@ CHOICES = (
 )
 
 
-def word_pieces(extra: str = "") -> list[str]:
+def word_pieces() -> list[str]:
     """A WordPiece vocabulary in the order of BERT's: special tokens, characters, words, endings."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = [*LETTERS, *(f"##{letter}" for letter in LETTERS)]
@@ -102,6 +102,5 @@ def word_pieces(extra: str = "") -> list[str]:
         "😀",
         *WORDS.split(),
         *ENDINGS.split(),
-        *extra.split(),
     ]
     return list(dict.fromkeys(pieces))
