@@ -18,7 +18,11 @@ from tests.export.goldens import Exported, edit, sentence_transformers_checkpoin
 from tests.paths import GOLDEN
 
 WIDTH = 32
-SETTINGS = {"stanford": "artifact.metadata", "pylate": "config_sentence_transformers.json"}
+SETTINGS = {
+    "stanford": "artifact.metadata",
+    "pylate": "config_sentence_transformers.json",
+    "dense": "2_Dense/config.json",
+}
 MEAN = {
     "word_embedding_dimension": WIDTH,
     "pooling_mode_cls_token": False,
@@ -162,20 +166,6 @@ def test_damaged_files_are_refused(tmp_path: Path, case: str) -> None:
         read(folder)
 
 
-@pytest.mark.parametrize(
-    ("stated", "sentence"),
-    [
-        ({"out_features": 17}, r"'linear.bias' of .*2_Dense must have the shape \[17\]; it is \(16,\)"),
-        ({"use_residual": True}, r"weight 'residual\.weight' of .*2_Dense must have the shape .*; it is missing"),
-    ],
-)
-def test_a_weight_of_another_shape_or_none_is_refused(tmp_path: Path, stated: dict[str, Any], sentence: str) -> None:
-    folder = checkpoint("sentence-transformers/dense", tmp_path / "checkpoint")
-    edit(folder / "2_Dense" / "config.json", **stated)
-    with pytest.raises(ExportError, match=sentence):
-        read(folder)
-
-
 def test_the_manifest_says_how_the_vectors_are_made(exported: Exported) -> None:
     manifest = exported("sentence-transformers/without-prompt").manifest
     assert manifest.embedding.pooling == "sentence"
@@ -264,6 +254,8 @@ def test_bge_m3s_weights_are_verified_and_its_files_are_the_checkpoints(tmp_path
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
+        ("dense", {"out_features": 17}, r"'linear.bias' of .*2_Dense must have the shape \[17\]; it is \(16,\)"),
+        ("dense", {"use_residual": True}, r"weight 'residual\.weight' of .*2_Dense must have the shape .*; it is miss"),
         ("stanford", {"query_maxlen": "32"}, "sets query_length to '32'; it must be a value like 32"),
         ("stanford", {"doc_maxlen": 2}, "sets document_length to 2; it must be a value like 180"),
         ("stanford", {"similarity": "l2"}, "sets similarity to 'l2'; only 'cosine' is computed"),
@@ -273,7 +265,8 @@ def test_bge_m3s_weights_are_verified_and_its_files_are_the_checkpoints(tmp_path
     ],
 )
 def test_what_is_not_computed_is_refused(name: str, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    source = checkpoint(f"multi-vectors/{name}", tmp_path / "checkpoint")
+    kind = "sentence-transformers" if name == "dense" else "multi-vectors"
+    source = checkpoint(f"{kind}/{name}", tmp_path / "checkpoint")
     edit(source / SETTINGS[name], **settings)
     with pytest.raises(ExportError, match=message):
         export(source, tmp_path / "artifact")
