@@ -1,6 +1,5 @@
 """A LoRA adapter is merged into its base: W + alpha / r * B A."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -17,10 +16,12 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.sentence import sentence_model
 from tests.checkpoints import checkpoint
+from tests.export.goldens import write_json
 from tests.paths import GOLDEN
 
 RANK = 4
 WRAPPER = "base_model.model."
+QUERY = "bert.encoder.layer.0.attention.self.query"
 Arrays = dict[str, np.ndarray]
 MODULES = {
     "bert": ("bert.", "encoder.layer.0.attention.self.query", "encoder.layer.1.output.dense"),
@@ -50,14 +51,14 @@ REFUSED: dict[str, tuple[dict[str, Any], Callable[[Arrays], Arrays], str]] = {  
 def write_adapter(folder: Path, base: Path | str, arrays: Arrays, **config: object) -> Path:
     folder.mkdir()
     stated = {"peft_type": "LORA", "base_model_name_or_path": str(base), "r": RANK, "lora_alpha": 6} | config
-    (folder / "adapter_config.json").write_text(json.dumps(stated), "utf-8")
+    write_json(folder / "adapter_config.json", stated)
     save_file({WRAPPER + name: array for name, array in arrays.items()}, folder / "adapter_model.safetensors")
     return folder
 
 
-def factors(base: Arrays, *modules: str) -> Arrays:
-    """Random A and B for the weights of these modules."""
-    random, found = np.random.default_rng(3), Arrays()
+def factors(name: str, *modules: str) -> Arrays:
+    """Random A and B for the weights of these modules of a golden checkpoint."""
+    random, found, base = np.random.default_rng(3), Arrays(), load_file(GOLDEN / name / "model.safetensors")
     for module in modules:
         out, width = base[f"{module}.weight"].shape
         for side, shape in (("A", (RANK, width)), ("B", (out, RANK))):
@@ -89,7 +90,7 @@ def test_the_product_is_added_with_the_scale_of_the_config(
     prefix, *modules = MODULES[family]
     base = load_file(GOLDEN / family / "model.safetensors")
     names = [prefix + module for module in modules]
-    arrays = factors(base, *names)
+    arrays = factors(family, *names)
     merged = Checkpoint(write_adapter(tmp_path / "adapter", GOLDEN / family, arrays, **settings))
     for name in names:
         weight = base[f"{name}.weight"]
@@ -123,7 +124,7 @@ def test_the_base_or_its_adapter_may_have_no_prefix_of_the_family(
 ) -> None:
     shutil.copytree(GOLDEN / base, tmp_path / "base")
     weights = load_file(GOLDEN / base / "model.safetensors")
-    arrays, of_base, of_adapter = factors(weights, prefix + name), *(prefix * has for has in has_prefix)
+    arrays, of_base, of_adapter = factors(base, prefix + name), *(prefix * has for has in has_prefix)
     encoder = {of_base + key.removeprefix(prefix): one for key, one in weights.items() if key.startswith(prefix)}
     save_file(encoder, tmp_path / "base" / "model.safetensors")
     added = {of_adapter + key.removeprefix(prefix): one for key, one in arrays.items()}
@@ -134,8 +135,7 @@ def test_the_base_or_its_adapter_may_have_no_prefix_of_the_family(
 
 
 def test_an_adapter_with_a_classifier_is_exported_over_the_named_base(tmp_path: Path) -> None:
-    base = load_file(GOLDEN / "bert" / "model.safetensors")
-    arrays = factors(base, "bert.encoder.layer.0.attention.self.query")
+    arrays = factors("bert", QUERY)
     arrays |= {"classifier.weight": np.ones((4, 32), np.float32), "classifier.bias": np.zeros(4, np.float32)}
     folder = write_adapter(tmp_path / "adapter", "elsewhere/unknown", arrays, task_type="TOKEN_CLS")
     assert main([str(folder), str(tmp_path / "artifact"), "--base", str(GOLDEN / "bert")]) == 0
@@ -146,16 +146,13 @@ def test_an_adapter_with_a_classifier_is_exported_over_the_named_base(tmp_path: 
 
 
 def test_modules_and_tokenizer_beside_an_adapter_replace_the_bases(tmp_path: Path) -> None:
-    name = "bert.encoder.layer.0.attention.self.query"
-    arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), name)
-    adapter = write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays)
+    adapter = write_adapter(tmp_path / "adapter", GOLDEN / "bert", factors("bert", QUERY))
     assert Checkpoint(adapter).tokenizer_folder == GOLDEN / "bert"
     whole = checkpoint("sentence-transformers/prompts", tmp_path / "whole")
-    ignored = shutil.ignore_patterns("config.json", "model.safetensors")
     for path in whole.iterdir():  # what sentence-transformers saves, without the encoder of the base
         if path.is_dir():
             shutil.copytree(path, adapter / path.name)
-        elif path.name not in ignored("", [path.name]):
+        elif path.name not in ("config.json", "model.safetensors"):
             shutil.copy(path, adapter)
     found = Checkpoint(adapter)
     assert (found.root, found.tokenizer_folder, found.folder) == (adapter, adapter, GOLDEN / "bert")
@@ -166,7 +163,6 @@ def test_modules_and_tokenizer_beside_an_adapter_replace_the_bases(tmp_path: Pat
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_another_adapter_or_that_of_another_base_is_refused(name: str, tmp_path: Path) -> None:
     settings, change, fault = REFUSED[name]
-    arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.0.attention.self.query")
-    folder = write_adapter(tmp_path / "adapter", GOLDEN / "bert", change(arrays), **settings)
+    folder = write_adapter(tmp_path / "adapter", GOLDEN / "bert", change(factors("bert", QUERY)), **settings)
     with pytest.raises(ExportError, match=re.escape(fault)):
         Checkpoint(folder)

@@ -1,19 +1,19 @@
 """Any content of a file is exported, described or refused with an ExportError: no other exception, no crash."""
 
-import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from packbert.model_export.checkpoint import read_json
 from packbert.model_export.describe import describe_checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from packbert.model_export.facts import CONFIG
 from packbert.model_export.families import FAMILIES, architecture_of
 from packbert.model_export.tokenizer import read_tokenizer
+from tests.export.goldens import edit, write_json
 from tests.paths import GOLDEN
 
 INVALID: tuple[Any, ...] = (None, -1, 0, 1, 10**9, 1.5, "768", "", [], {}, True, [1])
@@ -23,11 +23,6 @@ FILES = {
     "albert": ("tokenizer.json",),
     "bert-labels": ("tokenizer.json", "config.json"),
 }
-
-
-def config_of(name: str) -> Mapping[str, Any]:
-    content: dict[str, Any] = json.loads((GOLDEN / name / "config.json").read_text("utf-8"))
-    return content
 
 
 def copy_for(file: str, name: str, folder: Path) -> None:
@@ -48,7 +43,7 @@ def description_of(folder: Path) -> str:
 
 def tokenizer_of(folder: Path) -> str:
     """All that an export takes from the tokenizer's files of a changed golden BERT. Raises ExportError as it does."""
-    config = config_of("bert")
+    config = read_json(folder / "config.json")
     sizes, family = architecture_of(config), FAMILIES["bert"]
     read = read_tokenizer(folder, {CONFIG: config}, family, size=sizes.vocabulary, positions=sizes.positions)
     return repr((read.tokenizer.to_str(), read.special_tokens, read.max_tokens, read.source, read.assumed))
@@ -62,11 +57,11 @@ def exported_tokenizers() -> set[str]:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_config_with_an_invalid_value_is_described_or_refused(family: str) -> None:
-    config = config_of(family)
+    config = read_json(GOLDEN / family / "config.json")
     for key in config:
         for value in INVALID:
             try:
-                architecture = architecture_of(dict(config) | {key: value})
+                architecture = architecture_of(config | {key: value})
             except ExportError:
                 continue
             assert architecture.hidden % architecture.heads == 0
@@ -77,9 +72,7 @@ def test_a_config_with_an_invalid_value_is_described_or_refused(family: str) -> 
 def test_an_invalid_value_about_labels_is_described_or_refused(key: str, tmp_path: Path) -> None:
     copy_for("config.json", "bert-labels", tmp_path / "checkpoint")
     for value in INVALID:
-        (tmp_path / "checkpoint" / "config.json").write_text(
-            json.dumps(dict(config_of("bert-labels")) | {key: value}), "utf-8"
-        )
+        edit(tmp_path / "checkpoint" / "config.json", **{key: value})
         assert describe_checkpoint(tmp_path / "checkpoint").found
 
 
@@ -104,7 +97,7 @@ def test_an_invalid_value_about_the_tokenizer_is_exported_or_refused(
     """Values that make no difference to the tokenizer are exported once: the export reads these files for it only."""
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     for value in (*INVALID, {"1": {}}, {"1": 1}, {"content": 1}):
-        (tmp_path / "checkpoint" / file).write_text(json.dumps({key: value}), "utf-8")
+        write_json(tmp_path / "checkpoint" / file, {key: value})
         shutil.rmtree(tmp_path / "artifact", ignore_errors=True)
         try:
             if (tokenizer := tokenizer_of(tmp_path / "checkpoint")) in exported_tokenizers:

@@ -92,11 +92,9 @@ def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.nda
         ids = random.integers(10, config.vocab_size, length, dtype=np.int32)
         types = (np.arange(length) >= length // 2).astype(np.int32) * (checkpoint.segments > 1)
         masks = np.unique(random.integers(0, length, 2)).astype(np.int32)
-        feeds = {"input_ids": torch.tensor(ids[None].astype(np.int64))}
-        if checkpoint.segments:
-            feeds["token_type_ids"] = torch.tensor(types[None].astype(np.int64))
-        shown = {"output_hidden_states": True}
-        answer = model(**{key: choice_axis(value, checkpoint) for key, value in feeds.items()}, **shown)
+        feeds = feeds_of(ids, types, checkpoint)
+        asked = {name: feed[None] for name, feed in feeds.items()} if checkpoint.logits == "choices" else feeds
+        answer = model(**asked, output_hidden_states=True)
         encoded = model.base_model(**feeds)
         found = {"ids": ids, "types": types}
         if checkpoint.logits not in ("labels", "tags", "spans", "choices"):
@@ -111,9 +109,10 @@ def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.nda
     return result
 
 
-def choice_axis(feed: torch.Tensor, checkpoint: Checkpoint) -> torch.Tensor:
-    """[1, length]; [1, 1, length] for a multiple-choice head."""
-    return feed[None] if checkpoint.logits == "choices" else feed
+def feeds_of(ids: np.ndarray, types: np.ndarray, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Each [1, length]."""
+    arrays = {"input_ids": ids} | ({"token_type_ids": types} if checkpoint.segments else {})
+    return {name: torch.tensor(array[None].astype(np.int64)) for name, array in arrays.items()}
 
 
 def heads(answer: object, logits: str, masks: np.ndarray) -> dict[str, object]:

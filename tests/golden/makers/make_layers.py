@@ -15,7 +15,7 @@ import torch
 import transformers
 from checkpoints import CHECKPOINTS, FAMILIES
 from files import GOLDEN, write_arrays
-from make import loaded, tokenizer_of
+from make import feeds_of, loaded, tokenizer_of
 from texts import TEXTS
 
 LONGEST = 33  # tokens: the files stay small
@@ -55,10 +55,7 @@ def make_attention(name: str) -> None:
     cases.append((np.array(pair["input_ids"], np.int32), np.array(pair["token_type_ids"], np.int32)))
     result: dict[str, np.ndarray] = {}
     for i, (ids, types) in enumerate(cases):
-        feeds = {"input_ids": torch.tensor(ids[None].astype(np.int64))}
-        if checkpoint.segments:
-            feeds["token_type_ids"] = torch.tensor(types[None].astype(np.int64))
-        found = model(**feeds, output_attentions=True).attentions
+        found = model(**feeds_of(ids, types, checkpoint), output_attentions=True).attentions
         attention = np.stack([layer[0].numpy() for layer in found])
         arrays = {"attention": attention.astype(np.float32), "rollout": rollout(attention).astype(np.float32)}
         result |= {f"{i}.{key}": value for key, value in ({"ids": ids, "types": types} | arrays).items()}

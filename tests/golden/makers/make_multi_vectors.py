@@ -177,22 +177,19 @@ def make_bge_m3() -> None:
     torch.save(sparse.state_dict(), folder / "sparse_linear.pt")
     model, tokenizer = opened(base)
     unused = {tokenizer.cls_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id}
-    found: dict[str, list[torch.Tensor]] = {}
-    words = []
-    for texts in (QUERIES, DOCUMENTS):
-        for text in texts:
-            ids = tokenizer(text)["input_ids"]
-            states = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
-            own = normalize(colbert.double()(states[1:]), dim=-1)
-            weights = torch.relu(sparse.double()(states))[:, 0].tolist()
-            found.setdefault("queries" if texts is QUERIES else "documents", []).append(own)
-            largest: dict[int, float] = {}
-            for token_id, weight in zip(ids, weights, strict=True):
-                if token_id not in unused and weight > largest.get(token_id, 0.0):
-                    largest[token_id] = weight
-            ordered = {str(token_id): rounded(largest[token_id]) for token_id in sorted(largest)}
-            words.append({"text": text, "weights": ordered})
-    finish(folder, base, found["queries"], found["documents"], 0, sparse=words)
+    found, words = [], []
+    for text in (*QUERIES, *DOCUMENTS):
+        ids = tokenizer(text)["input_ids"]
+        states = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        found.append(normalize(colbert.double()(states[1:]), dim=-1))
+        weights = torch.relu(sparse.double()(states))[:, 0].tolist()
+        largest: dict[int, float] = {}
+        for token_id, weight in zip(ids, weights, strict=True):
+            if token_id not in unused and weight > largest.get(token_id, 0.0):
+                largest[token_id] = weight
+        ordered = {str(token_id): rounded(largest[token_id]) for token_id in sorted(largest)}
+        words.append({"text": text, "weights": ordered})
+    finish(folder, base, found[: len(QUERIES)], found[len(QUERIES) :], 0, sparse=words)
 
 
 def finish(

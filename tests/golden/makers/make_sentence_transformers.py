@@ -7,7 +7,6 @@ stored, in `sentence-transformers/NAME`: the tests copy them over `bert/`. `answ
 arguments for `encode`, and the vectors.
 """
 
-import json
 import shutil
 import sys
 import tempfile
@@ -151,7 +150,7 @@ def move(folder: Path) -> None:
             file.rename(folder / OLD / file.name)
     modules = read_json(folder / "modules.json")
     modules[0]["path"] = OLD
-    (folder / "modules.json").write_text(json.dumps(modules, indent=1) + "\n", "utf-8")
+    write_json(folder / "modules.json", modules, indent=1)
 
 
 def state(folder: Path, limit: int) -> None:
@@ -160,8 +159,7 @@ def state(folder: Path, limit: int) -> None:
         ("sentence_bert_config.json", "max_seq_length", limit),
         ("tokenizer_config.json", "model_max_length", 512),
     ):
-        content = read_json(folder / name)
-        (folder / name).write_text(json.dumps(content | {key: value}, indent=1) + "\n", "utf-8")
+        write_json(folder / name, read_json(folder / name) | {key: value}, indent=1)
 
 
 if __name__ == "__main__":
