@@ -146,23 +146,22 @@ def _find_outputs(manifest: Manifest, request: InferRequest) -> tuple[str, ...]:
 
 def _find_inputs(request: InferRequest) -> list[Text]:
     """The texts, or the pairs with `text_pair`. Raises Invalid for other inputs."""
+    tensors = {one.name: one for one in request.inputs}
+    rows = [_read_texts(name, tensors[name]) for name in ("text", "text_pair") if name in tensors]
     names = [one.name for one in request.inputs]
-    texts, seconds = _find_texts(request, "text"), _find_texts(request, "text_pair")
-    if texts is None or sorted(names) not in (["text"], ["text", "text_pair"]):
+    if sorted(names) not in (["text"], ["text", "text_pair"]):
         given = ", ".join(names) or "none"
         raise Invalid(f"the inputs are {given}; this model takes text, and text_pair for pairs", code="tensor")
-    if seconds is None:
-        return [*texts]
+    if len(rows) == 1:
+        return [*rows[0]]
+    texts, seconds = rows
     if len(seconds) != len(texts):
         raise Invalid(f"text has {len(texts)} rows and text_pair {len(seconds)}: send as many", code="tensor")
     return list(zip(texts, seconds, strict=True))
 
 
-def _find_texts(request: InferRequest, name: str) -> list[str] | None:
-    """The texts of the input `name`; None without it. Raises Invalid for anything but BYTES of the stated shape."""
-    tensor = next((one for one in request.inputs if one.name == name), None)
-    if tensor is None:
-        return None
+def _read_texts(name: str, tensor: InputTensor) -> list[str]:
+    """Raises Invalid for anything but BYTES of the stated shape."""
     if tensor.datatype != "BYTES":
         raise Invalid(f"{name} has the datatype {tensor.datatype}; this model takes texts, BYTES", code="tensor")
     if tensor.data is None:
