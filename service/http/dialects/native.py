@@ -4,40 +4,26 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from ...tasks import (
-    answer,
-    attention,
-    choose,
-    embed,
-    fill_mask,
-    inputs,
-    pairs,
-    predict,
-    sparse,
-    tag,
-    tokens,
-    vectors,
-    zero_shot,
-)
+from ...tasks import answer, attention, choose, embed, fill_mask, pairs, sparse, tag, tokens, vectors, zero_shot
 from ...tasks.defaults import ROOT_HEADS
+from ...tasks.inputs import EmbedAllResponse, NspResponse, SimilarityResponse
+from ...tasks.predict import PredictResponse
 from .spec import Explained, TaskSpec
 
 Info = Mapping[str, Any]  # the other keys of /info
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}  # of TEI, by our precision
-TEI_ROUTES = {"/similarity": TaskSpec("similarity", embed.similarity, inputs.SimilarityResponse, of_tei=True)}
+TEI_ROUTES = {"/similarity": TaskSpec("similarity", embed.similarity, SimilarityResponse, of_tei=True)}
 TOKEN_ROUTES = {
     "/tokenize": TaskSpec("tokenize", tokens.tokenize, tokens.TokenizeResponse),
     "/decode": TaskSpec("decode", tokens.decode, tokens.DecodeResponse),
-    "/embed_all": TaskSpec("embed_all", vectors.embed_all, inputs.EmbedAllResponse, npy=True, of_tei=True),
+    "/embed_all": TaskSpec("embed_all", vectors.embed_all, EmbedAllResponse, npy=True, of_tei=True),
     "/embed_sparse": TaskSpec("embed_sparse", sparse.embed_sparse, sparse.EmbedSparseResponse, of_tei=True),
 }
 ROUTES = {
     "/embed": TaskSpec("embed", vectors.embed_any, vectors.VectorsResponse, npy=True, of_tei=True),
     "/fill-mask": TaskSpec("fill_mask", fill_mask.fill_mask, fill_mask.FillMaskResponse, head=ROOT_HEADS["fill-mask"]),
-    "/nsp": TaskSpec("nsp", pairs.nsp, inputs.NspResponse, head=ROOT_HEADS["nsp"]),
-    "/predict": TaskSpec(
-        "predict", zero_shot.predict_labels, predict.PredictResponse, of_tei=True, head=ROOT_HEADS["predict"]
-    ),
+    "/nsp": TaskSpec("nsp", pairs.nsp, NspResponse, head=ROOT_HEADS["nsp"]),
+    "/predict": TaskSpec("predict", zero_shot.predict_labels, PredictResponse, of_tei=True, head=ROOT_HEADS["predict"]),
     "/tag": TaskSpec("tag", tag.tag, tag.TagResponse, head=ROOT_HEADS["tag"]),
     "/answer": TaskSpec("answer", answer.answer, answer.AnswerResponse, head=ROOT_HEADS["answer"]),
     "/choose": TaskSpec("choose", choose.choose, choose.ChooseResponse, head=ROOT_HEADS["choose"]),

@@ -220,11 +220,9 @@ async def _ollama(tasks: Tasks, request: OllamaRequest) -> Task:
 
 async def _ollama_prompt(tasks: Tasks, request: OllamaPromptRequest) -> Task:
     """A vector as the checkpoint gives it, in the format of Ollama."""
-
-    def show(vectors: Floats, _: TaskResult) -> dict[str, Any]:
-        return {"embedding": vectors[0]}
-
-    return await embed_for(tasks, request, request.prompt, show, truncates=True, unit_length=False)
+    return await embed_for(
+        tasks, request, request.prompt, lambda vectors, _: {"embedding": vectors[0]}, truncates=True, unit_length=False
+    )
 
 
 class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
