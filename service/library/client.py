@@ -230,7 +230,8 @@ class Client(BulkEngine):
                 text = "a text holds half of a surrogate pair, which UTF-8 has no bytes for: change it"
                 return RequestFailed(text, status=Invalid.status, code=TokenizerFailed.code)
             except httpx.RequestError as error:
-                seconds, problem = pause, self._no_answer(path, error)
+                url = f"{str(self._http.base_url).rstrip('/')}{path}"
+                seconds, problem = pause, RequestFailed(f"no server answers at {url}: {error or type(error).__name__}")
                 if isinstance(error, FINAL_ERRORS) or NOT_TRUSTED in str(error):
                     return problem
                 if body is None and pause == FIRST_PAUSE_SECONDS and self._patience > pause:  # once for each GET
@@ -247,10 +248,6 @@ class Client(BulkEngine):
             else:
                 self._concurrency.on_refusal(seconds)
             pause = min(MAX_PAUSE_SECONDS, 2 * pause)
-
-    def _no_answer(self, path: str, error: httpx.RequestError) -> RequestFailed:
-        url = str(self._http.base_url).rstrip("/")
-        return RequestFailed(f"no server answers at {url}{path}: {error or type(error).__name__}")
 
 
 def in_thread(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate["AsyncClient", P], Awaitable[T]]:
