@@ -28,7 +28,7 @@ MESSAGES = {  # instead of pydantic's, which speak of Python and of inputs
     "model_type": "Input should be an object",
     "extra_forbidden": "there is no such field",
 }
-# pydantic adds such a tag to the location for each alternative of a union
+# pydantic adds such a tag, which is not in the body, to the location for each alternative of a union
 UNION_TAG = re.compile(
     r"str|int|bool|literal\[.*\]|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
 )
@@ -85,7 +85,7 @@ def _to_invalid(schema: type[BaseModel], error: ValidationError) -> Invalid:
     if error.error_count() > MAX_ERRORS:
         return Invalid(f"the body has {error.error_count()} errors, most of them unknown fields; {fields}")
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    paths = [_field_path(each["loc"]) for each in errors]
+    paths: list[Path] = [tuple(part for part in each["loc"] if not UNION_TAG.fullmatch(str(part))) for each in errors]
     deepest = max(paths, key=len)
     first, *others = dict.fromkeys(
         MESSAGES.get(each["type"], each["msg"]) for each, path in zip(errors, paths, strict=True) if path == deepest
@@ -155,8 +155,3 @@ def _example(field: FieldInfo) -> Any:
     models = list(_models_in(field.annotation))
     example = example_of(models[0]) if models else None
     return [example] if get_origin(field.annotation) is list else example
-
-
-def _field_path(location: Path) -> Path:
-    """Pydantic's location without its union tags, which are not in the body."""
-    return tuple(part for part in location if not UNION_TAG.fullmatch(str(part)))
