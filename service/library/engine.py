@@ -293,8 +293,7 @@ class Engine(BulkEngine):
 
     async def predict(self, inputs: str | Sequence[Input], **fields: Any) -> list[list[Label]]:
         """For each text or pair its labels, best first, as /predict."""
-        inputs = [inputs] if isinstance(inputs, str) else inputs
-        return list(await self.run_task("predict", inputs, **fields))
+        return list(await self.run_task("predict", as_texts(inputs), **fields))
 
     async def tag(self, texts: str | Sequence[str], **fields: Any) -> list[list[dict[str, Any]]]:
         """For each text its tags, as /tag."""

@@ -180,9 +180,9 @@ def in_order(
             future.cancel()
 
 
-def as_texts(texts: str | Sequence[str]) -> list[str]:
-    """A list of texts, also of a single text: a string is a sequence of strings too."""
-    return [texts] if isinstance(texts, str) else list(texts)
+def as_texts(inputs: str | Sequence[Input]) -> list[Input]:
+    """A list of texts or pairs, also of a single text: a string is a sequence of strings too."""
+    return [inputs] if isinstance(inputs, str) else list(inputs)
 
 
 def as_json(item: Input, spec: Task) -> str | list[str]:
