@@ -184,6 +184,7 @@ def test_a_request_that_was_overtaken_by_typing_is_ended(opened: Open) -> None:
 
 def test_the_answer_is_in_view_on_a_phone_after_run(opened: Open) -> None:
     shown = opened(View(width=390), panel="similar")
+    expect(shown.page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=1)
     shown.page.locator("#similar-query").fill("It is snowing.")
     shown.page.locator(".primary:visible").click()
     expect(shown.page.locator(".neighbour").first).to_be_in_viewport()

@@ -132,9 +132,10 @@ function show() {
   shown = name;
   for (const [one, { element }] of panels) element.hidden = one !== name;
   for (const link of navigation.children) {
-    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-    if (link.hash === `#${name}`) link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    link.removeAttribute("aria-current");
+    if (link.hash !== `#${name}`) continue;
+    link.setAttribute("aria-current", "page");
+    navigation.scrollLeft = link.offsetLeft - navigation.offsetLeft; // scrollIntoView would move the start of Tab too
   }
   open();
 }
