@@ -50,10 +50,6 @@ class Precision:
     dtype: str = "float32"  # of weights and activations, but for int8 products
     rows: type[PackedRows] = FusedPackedRows  # attention on the CPU
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return tuple(self.linear)
-
 
 PRECISIONS = {
     "fp32": Precision(linear={"cpu": CpuLinear, "cuda": CudaLinear}),

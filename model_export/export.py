@@ -232,8 +232,8 @@ def _replace_by_prepacked(model: Path) -> None:
 
 
 def _check_supported(precision: str, device: str, *, prepacked: bool) -> None:
-    if precision not in PRECISIONS or device not in PRECISIONS[precision].devices:
-        known = "; ".join(f"{name} on {' and '.join(one.devices)}" for name, one in PRECISIONS.items())
+    if precision not in PRECISIONS or device not in PRECISIONS[precision].linear:
+        known = "; ".join(f"{name} on {' and '.join(one.linear)}" for name, one in PRECISIONS.items())
         raise ExportError(f"precision {precision} is not supported on {device}; choose one of: {known}")
     if prepacked and device != "cpu":
         raise ExportError("prepacked weights are for the CPU: omit --prepacked, or choose --device cpu")

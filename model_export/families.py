@@ -70,10 +70,9 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
-    positional: str = ""  # this, `norms` and `is_gated`: see Architecture
+    positional: str = ""  # this and `norms`: see Architecture
     rotary: Callable[[Config, int], tuple[Rotary, ...]] = lambda config, layers: ()
     norms: str = "after"
-    is_gated: bool = False
     slices: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)  # part -> stored part, which of how many
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
     supported: Config = field(default_factory=dict)  # rows that replace those of SUPPORTED
@@ -119,7 +118,6 @@ GTE = Family(
     defaults={"type_vocab_size": 1, "max_position_embeddings": 8192},
     positional="rotary",
     rotary=gte_rotary,
-    is_gated=True,
     slices=stored.PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
     biases={"gated": ""},
     supported={
@@ -135,7 +133,6 @@ JINA = Family(
     parts=without(stored.BERT_PARTS, "position", "intermediate") | stored.JINA_PARTS,
     keys={"activation": "feed_forward_type"},
     positional="alibi",
-    is_gated=True,
     slices={"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
     biases={"gated": ""},
     supported={"position_embedding_type": ("alibi",), "hidden_act": ("gelu", None)},
@@ -217,7 +214,6 @@ FAMILIES = {
         positional="rotary",
         rotary=modernbert_rotary,
         norms="before",
-        is_gated=True,
         slices=stored.PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
         biases={
             **dict.fromkeys(("projections", "attention"), "attention_bias"),
@@ -252,7 +248,6 @@ FAMILIES = {
         defaults={"hidden_act": "silu", "max_position_embeddings": 2048},
         positional="rotary",
         rotary=nomic_rotary,
-        is_gated=True,
         slices=stored.PROJECTIONS,
         biases={
             **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
@@ -357,7 +352,7 @@ def architecture_of(config: Config) -> Architecture:
         positional=family.positional,
         rotary=family.rotary(config, values["layers"]),
         norms=family.norms,
-        is_gated=family.is_gated,
+        is_gated="gate" in {*family.parts, *family.slices},
         relative=family.relative(config),
         **values,
     )

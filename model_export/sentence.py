@@ -233,7 +233,9 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
         case "Dense":
             layer, words, width = read_dense(folder / path, width)
         case "LayerNorm":
-            layer = _layer_norm(folder / path, width)
+            weights = read_first(folder / path, WHOLE, "module")
+            weight, bias = (_weight(weights, f"norm.{kind}", (width,), folder / path) for kind in ("weight", "bias"))
+            layer = LayerNorm(weight=weight, bias=bias, epsilon=NORM_EPSILON)
         case "Normalize":
             _check_features(optional_json(folder / path / "config.json"), OF_VECTORS)
             layer = UnitLength()
@@ -300,12 +302,6 @@ def read_linear(path: Path, width: int) -> Dense:
     out = weights["weight"].shape[0] if "weight" in weights else 0
     weight, bias = _weight(weights, "weight", (out, width), path), _weight(weights, "bias", (out,), path)
     return Dense(weight=weight, bias=bias, activation="")
-
-
-def _layer_norm(folder: Path, width: int) -> LayerNorm:
-    weights = read_first(folder, WHOLE, "module")
-    weight, bias = (_weight(weights, f"norm.{kind}", (width,), folder) for kind in ("weight", "bias"))
-    return LayerNorm(weight=weight, bias=bias, epsilon=NORM_EPSILON)
 
 
 def _check_features(config: Mapping[str, Any], expected: Mapping[str, str]) -> None:

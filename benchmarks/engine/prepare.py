@@ -44,7 +44,7 @@ def our_artifacts(size: str) -> tuple[dict[str, Path], dict[str, str]]:
     Raises ExportError for a precision of EVERYWHERE.
     """
     made, refused = {}, {}
-    for precision in (name for name, one in PRECISIONS.items() if "cpu" in one.devices):
+    for precision in (name for name, one in PRECISIONS.items() if "cpu" in one.linear):
         try:
             made[precision] = artifact(size, precision)
         except ExportError as error:

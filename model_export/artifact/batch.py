@@ -64,11 +64,6 @@ def attention_name(layer: int) -> str:
     return f"attention.{layer}"
 
 
-def graph_outputs(layers: tuple[int, ...]) -> frozenset[str]:
-    """The graph outputs that LAYER_OUTPUTS of a sequence read."""
-    return frozenset({OFFSETS, *map(hidden_name, layers)})
-
-
 @lru_cache(maxsize=1024)
 def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
     """The kinds of owner (SEQUENCE, TOKEN, ...) of the rows of `outputs`."""
@@ -160,7 +155,9 @@ def _pack(sequences: Sequence[Tokens], layout: str, modes: Sequence[str]) -> Bat
     feeds |= sparse_feeds(_pooled_tokens(sequences, selected, SPARSE)) if SPARSE in spans else NOTHING
     wanted = frozenset().union(*[s.outputs for s in sequences])
     if LAYER in spans:
-        wanted = (wanted - LAYER_OUTPUTS).union(*(graph_outputs(s.layers) for s in sequences if s.layers))
+        wanted = (wanted - LAYER_OUTPUTS).union(
+            *({OFFSETS, *map(hidden_name, s.layers)} for s in sequences if s.layers)
+        )
         spans[LAYER] = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
         ends = np.cumsum([len(rows) for rows in selected]).tolist()
         spans[SELECTED] = list(map(slice, [0, *ends], ends))

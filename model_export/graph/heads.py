@@ -103,11 +103,11 @@ class Heads:
             classified = means if self.parts.classifies_mean else cls
             for name in CLASSIFIERS:
                 self._build_classifier(name, classified, pooled)
+            if self.sentence.pooling == "sentence":
+                build_sentence(g, self.hidden, hidden, self.sentence)
+                self.present.append("sentence")
+            build_token_outputs(g, self.tokens, self.sentence)
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
-        if self.sentence.pooling == "sentence":
-            build_sentence(g, self.hidden, hidden, self.sentence)
-            self.present.append("sentence")
-        build_token_outputs(g, self.tokens, self.sentence)
         self.present += self.sentence.of_tokens
         if TOKEN_WEIGHTS in self.sentence.of_tokens and self.missing.pop("sparse", ""):
             self.present.append("sparse")

@@ -29,25 +29,18 @@ def build_sentence(g: GraphBuilder, hidden: Value, channels: int, model: Sentenc
 
     A maximum of maxima has the same bits in any order; all other steps work row by row.
     """
-    with g.using_dtype("float32"), g.scope("sentence"):
+    with g.scope("sentence"):
         pooled = _pool(g, hidden, channels, model.modes)
         x = pooled[0] if len(pooled) == 1 else g.op("Concat", *pooled, axis=-1)
-        for i, layer in enumerate(model.layers):
-            with g.scope(f"modules.{i}"):
-                x = _apply(g, x, layer)
+        x = _apply(g, x, model.layers, "modules")
         g.output("sentence", x, "float32", ["vectors", model.dimensions])
 
 
 def build_token_outputs(g: GraphBuilder, tokens: Value, model: SentenceModel) -> None:
     """The outputs `multi` and `token_weights` [asked_tokens, width] of float32 `tokens`, those that the model has."""
-    with g.using_dtype("float32"):
-        for name, layers in model.of_tokens.items():
-            x = tokens
-            for i, layer in enumerate(layers):
-                with g.scope(f"{name}.{i}"):
-                    x = _apply(g, x, layer)
-            width = next(layer.weight.shape[0] for layer in reversed(layers) if isinstance(layer, Dense))
-            g.output(name, x, "float32", ["asked_tokens", width])
+    for name, layers in model.of_tokens.items():
+        width = next(layer.weight.shape[0] for layer in reversed(layers) if isinstance(layer, Dense))
+        g.output(name, _apply(g, tokens, layers, name), "float32", ["asked_tokens", width])
 
 
 def _pool(g: GraphBuilder, hidden: Value, channels: int, modes: Sequence[str]) -> list[Value]:
@@ -79,7 +72,15 @@ def _maximum(g: GraphBuilder, hidden: Value) -> Value:
     return g.op("Gather", of_sequences, back, axis=0)
 
 
-def _apply(g: GraphBuilder, x: Value, layer: Layer) -> Value:
+def _apply(g: GraphBuilder, x: Value, layers: Sequence[Layer], name: str) -> Value:
+    """What the layers, each in a scope of this name and its number, make of each vector of `x` [rows, channels]."""
+    for i, layer in enumerate(layers):
+        with g.scope(f"{name}.{i}"):
+            x = _apply_layer(g, x, layer)
+    return x
+
+
+def _apply_layer(g: GraphBuilder, x: Value, layer: Layer) -> Value:
     if isinstance(layer, Dense):
         bias = () if layer.bias is None else (g.weight("bias", layer.bias),)
         product = g.op("Gemm", x, g.weight("weight", layer.weight), *bias, transB=1)
@@ -121,7 +122,7 @@ def build_sparse(g: GraphBuilder, product: Callable[[Value], Value], bias: Value
             g.op("Concat", logits, own_logits, axis=0),
         )
 
-    with g.using_dtype("float32"), g.scope("sparse"):
+    with g.scope("sparse"):
         # no text goes on before the first block: any row serves as the maximum before it
         start = {
             bias: "float32",

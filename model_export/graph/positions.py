@@ -115,13 +115,7 @@ class DistanceRows(PackedRows):
             key = self._prepare("key", key, layer, positions_in(g))
         with g.scope("value"):
             value = self._values_of(projections, key_value_states)
-        return self._context(query, key, value, self.sizes.windows[layer], last=last)
-
-    def _values_of(self, projections: Projections, states: Value) -> Value:
-        return self.linear.product(states, projections.value[0])
-
-    def _context(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
-        """The context [queries, hidden]; `query`, `key` and `value` are [tokens or queries, 1, hidden]."""
+        window = self.sizes.windows[layer]
         if not last and window in self._bands:
             index, keys = self._bands[window]
             query = self._gather_heads(query, index.heads)
@@ -133,6 +127,9 @@ class DistanceRows(PackedRows):
         index = self._in_windows[window, last]
         query = self._gather_heads(query, index.heads)
         return self._join_heads(self._attend(query, key, value, index.bias), index.output)
+
+    def _values_of(self, projections: Projections, states: Value) -> Value:
+        return self.linear.product(states, projections.value[0])
 
     def _in_blocks(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
         """The context of each query slot, [rows, heads, queries, head size], of QUERIES slots in a pass of a loop."""
