@@ -1,7 +1,7 @@
 """The ids of texts in printable ASCII from those of their words, each of which the tokenizers library reads once."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -103,27 +103,25 @@ class KnownWords:
             if number:
                 positions.append(len(ids))
                 ids.append(self.mask_id)
-            ids += self._own_ids(part, index)
+            words = WORDS.findall(part.lower() if self.lowercase else part)
+            try:
+                pieces = list(map(self._pieces.__getitem__, words))
+            except KeyError:
+                pieces = self._read(words, index)
+            ids += chain.from_iterable(pieces)
         return ids + self.after, tuple(positions)
 
-    def _own_ids(self, text: str, index: int | None) -> Iterator[int]:
-        """Without special tokens."""
-        words, known = WORDS.findall(text.lower() if self.lowercase else text), self._pieces
-        try:
-            pieces = list(map(known.__getitem__, words))
-        except KeyError:
-            new = self._read([word for word in dict.fromkeys(words) if word not in known], index)
-            pieces = [known[word] if word in known else new[word] for word in words]
-            if len(known) + len(new) > KNOWN_WORDS:
-                known.clear()
-            known.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_KNOWN)
-        return chain.from_iterable(pieces)
-
-    def _read(self, words: Sequence[str], index: int | None) -> dict[str, tuple[int, ...]]:
-        """The ids of each word. The words are read as a single text: a text for each would take threads."""
-        encoding = guard(lambda: self.tokenizer.encode(" ".join(words), add_special_tokens=False), index)
-        pieces: list[tuple[int, ...]] = [()] * len(words)
+    def _read(self, words: Sequence[str], index: int | None) -> list[tuple[int, ...]]:
+        """The ids of each word. Those that are new are read as a single text: a text for each would take threads."""
+        known = self._pieces
+        unknown = [word for word in dict.fromkeys(words) if word not in known]
+        encoding = guard(lambda: self.tokenizer.encode(" ".join(unknown), add_special_tokens=False), index)
+        new: dict[str, tuple[int, ...]] = dict.fromkeys(unknown, ())
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
             if word is not None:  # that of a special token, of which there are none
-                pieces[word] += (token,)
-        return dict(zip(words, pieces, strict=True))
+                new[unknown[word]] += (token,)
+        pieces = [known[word] if word in known else new[word] for word in words]
+        if len(known) + len(new) > KNOWN_WORDS:
+            known.clear()
+        known.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_KNOWN)
+        return pieces
