@@ -236,17 +236,16 @@ async def similarities(tasks: Tasks, first: Sequence[str], second: Sequence[str]
 
     The index of an error is that of a text among all texts.
     """
-    count, shared = len(first), {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
+    count, similarity = len(first), tasks.manifest.embedding.similarity or "cosine"
     # of unit length for a cosine; for another function as `encode` gives them
-    normalize = True if tasks.manifest.embedding.similarity in ("", "cosine") else None
-    request = EmbeddingFields.model_construct(**shared, normalize=normalize)
+    request = EmbeddingFields.model_construct(**dict(fields), normalize=similarity == "cosine" or None)
     task = await embed_texts(tasks, [*first, *second], request, beside=count)
 
-    def show(value: Floats, _: TaskResult) -> Floats:
-        vectors, compare = value.astype(np.float64), SIMILARITIES[tasks.manifest.embedding.similarity or "cosine"]
-        return np.asarray(compare(vectors[:count], vectors[count:]), np.float32)
+    async def answer(result: TaskResult) -> Floats:
+        vectors = (await task.answer(result)).astype(np.float64)
+        return np.asarray(SIMILARITIES[similarity](vectors[:count], vectors[count:]), np.float32)
 
-    return task.then(show)
+    return task._replace(answer=answer)
 
 
 def locate_behind(name: str, count: int, error: ServiceError) -> None:

@@ -96,6 +96,12 @@ class Tasks:
         """Of a request whose answer grows with its tokens, or whose texts are run several times."""
         return int(self.settings.max_waiting_tokens * BULK_SHARE)
 
+    def check_tokens(self, tokens: int, *, cost: str, done: str, way_out: str) -> None:
+        """Raises TooLarge for more than `max_tokens`; {} in the text `cost` stands for their number."""
+        if tokens > (most := self.max_tokens):
+            limit = f"at most {most} are {done} (nine tenths of BERT_MAX_WAITING_TOKENS)"
+            raise TooLarge(f"{cost.format(tokens)}; {limit}: {way_out}")
+
     def require_head(self, head: str) -> None:
         """Raises NoSuchHead; an empty `head` is none."""
         if head and head not in self.manifest.heads:

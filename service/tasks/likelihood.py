@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
 
-from ..errors import Invalid, NoSuchHead, TooLarge
+from ..errors import Invalid, NoSuchHead
 from ..tokenization.encoding import NO_SPANS, Direction, EncodedText, EncodeOptions, no_tokens, too_long, word_runs
 from ..tokenization.tokenizer import Tokenizer
 from ..tokenization.tokens import TokenDetails, describe_tokens
@@ -61,9 +61,10 @@ async def score_sentences(tasks: Tasks, texts: Sequence[str], request: Truncatio
     if (mask_id := tasks.tokenizer.mask_id) < 0:
         raise NoSuchHead("this model's tokenizer has no mask token, and a likelihood needs one")
     tasks.check_count(texts)
-    describe, check = partial(describe_tokens, tasks.tokenizer), partial(_check_tokens, tasks.max_tokens)
+    cost = "the texts have {} tokens or more, each of them a pass of the model"
+    check = partial(tasks.check_tokens, cost=cost, done="read", way_out=WAY_OUT)
     options = tasks.reading(request, EncodeOptions(outputs=OUTPUTS))
-    found = await tasks.tokenizer.read(texts, options, describe, check=check)
+    found = await tasks.tokenizer.read(texts, options, partial(describe_tokens, tasks.tokenizer), check=check)
     limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
     sentences = [_cut(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
     count, tokens = sum(len(one.own) for one in sentences), sum(map(_cost, sentences))
@@ -79,12 +80,6 @@ async def score_sentences(tasks: Tasks, texts: Sequence[str], request: Truncatio
 
     passes = ((index, one) for index, own in enumerate(sentences) for one in _passes(own, variant, mask_id))
     return Task(partial(in_chunks, passes, tokens), answer, locate=partial(name_passes, count))
-
-
-def _check_tokens(most: int, tokens: int) -> None:
-    if tokens > most:
-        message = f"the texts have {tokens} tokens or more, each of them a pass of the model; at most {most} are read"
-        raise TooLarge(f"{message} (nine tenths of BERT_MAX_WAITING_TOKENS): {WAY_OUT}")
 
 
 def _cut(details: TokenDetails, limit: int, direction: Direction | None, index: int) -> TokenDetails:

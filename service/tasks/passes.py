@@ -10,7 +10,7 @@ import numpy as np
 
 from packbert.model_export.artifact.batch import Row
 
-from ..errors import Invalid, ServiceError, TooLarge, TooMuchForDeadline
+from ..errors import Invalid, ServiceError, TooMuchForDeadline
 from ..tokenization.encoding import EncodedText
 from ..turns import in_turns
 from .flow import Task, TaskResult, Tasks, in_chunks
@@ -27,10 +27,8 @@ Scores = dict[tuple[int, Ids], float]  # index of the mask, ids of a target -> i
 
 def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
     """Raises TooLarge if passes with so many `tokens` in all are more than the queue takes at once."""
-    most = tasks.max_tokens
-    if tokens > most:
-        cost = f"the request takes {passes} passes of the model with {tokens} tokens in all"
-        raise TooLarge(f"{cost}; at most {most} are allowed (nine tenths of BERT_MAX_WAITING_TOKENS): {way_out}")
+    cost = f"the request takes {passes} passes of the model with {{}} tokens in all"
+    tasks.check_tokens(tokens, cost=cost, done="allowed", way_out=way_out)
 
 
 def name_passes(count: int, error: ServiceError) -> None:

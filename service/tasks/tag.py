@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from ..errors import Invalid, TooLarge
+from ..errors import Invalid
 from ..tokenization.encoding import EncodedText, EncodeOptions
 from ..turns import in_turns
 from .embed import asks_for_windows, read_texts, windows_of_texts
@@ -86,14 +86,8 @@ async def tag(tasks: Tasks, request: TagRequest) -> Task:
                 value[index] = _join_windows(value[index])
         return LongList(value) if isinstance(request.inputs, list) else value[0]
 
-    check = check_sum(attrgetter("tokens"), partial(_check_tokens, tasks.max_tokens))
-    return Task(chunks, answer, check)
-
-
-def _check_tokens(most: int, tokens: int) -> None:
-    if tokens > most:
-        limit = f"at most {most} are tagged at once (nine tenths of BERT_MAX_WAITING_TOKENS): send it in parts"
-        raise TooLarge(f"the texts have {tokens} tokens or more; {limit}")
+    limit: Any = {"cost": "the texts have {} tokens or more", "done": "tagged at once", "way_out": "send it in parts"}
+    return Task(chunks, answer, check_sum(attrgetter("tokens"), partial(tasks.check_tokens, **limit)))
 
 
 def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: TagParameters) -> list[Tagged]:
