@@ -1,15 +1,19 @@
 """A model that admits every request and answers none, an application called as the server calls it, and its turns."""
 
+import asyncio
+import gc
 import os
 import selectors
 import time
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import TASKS
+from packbert.service.http.server import COLLECT_AFTER
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.service.fakes import OnlyModel
@@ -66,8 +70,25 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> list[dict[str, Any]]:
-    """The messages of the response to a request with this body."""
+@contextmanager
+def measured() -> Iterator[tuple[asyncio.Runner, Meter]]:
+    """The runner of a loop that is measured, while garbage is collected as in a service that has started."""
+    meter, thresholds = Meter(), gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+    try:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(meter)) as runner:
+            yield runner, meter
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+
+
+async def call(
+    app: Any, method: str, path: str, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()
+) -> tuple[int, bytes]:
+    """The status and the body of the response."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> Any:
@@ -76,5 +97,6 @@ async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> list[dict[
     async def send(message: Any) -> None:
         sent.append(dict(message))
 
-    await app({"type": "http", "query_string": b"", "headers": []} | scope, receive, send)
-    return sent
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [*headers], "state": {}}
+    await app(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"]

@@ -18,12 +18,11 @@ from packbert.service.artifact import open_artifact
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.http.app import create_app
 from packbert.service.http.body import start_thread
-from packbert.service.http.server import COLLECT_AFTER
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.export.goldens import Exported
-from tests.service.http.fake_model import Meter, call
+from tests.service.http.fake_model import call, measured
 
 MAX_TURN_SECONDS = 0.25
 MEASUREMENTS = 3  # a garbage collection or a pause of the machine may fall into one
@@ -71,17 +70,9 @@ def collected() -> int:
     return sum(one["collected"] for one in gc.get_stats())
 
 
-async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
-    """The status and the bytes of the answer; straight to the application, as the server calls it."""
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    scope = {"method": "POST", "path": path, "raw_path": path.encode(), "headers": headers, "state": {}}
-    sent = await call(app, scope | {"http_version": "1.1", "scheme": "http", "root_path": ""}, body)
-    return sent[0]["status"], sent[1]["body"]
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_large_requests_are_answered_in_short_turns_and_bounded_memory(name: str, exported: Exported) -> None:
-    folder, meter, faults = exported(name).root, Meter(), list[str]()
+    folder, faults = exported(name).root, list[str]()
     settings = Settings.from_environment({"BERT_MODEL": str(folder)} | SETTINGS)
 
     async def measure(app: Any, path: str, body: bytes) -> str:
@@ -92,7 +83,7 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(name: str
         await asyncio.sleep(0)
         meter.start()
         rest = meter.largest
-        status, answer = await post(app, path, body)
+        status, answer = await call(app, "POST", path, body)
         await asyncio.sleep(0)
         seconds, size = meter.longest, meter.largest - rest
         gc.collect()
@@ -118,14 +109,6 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(name: str
                 faults.append(fault)
         await engine.close()
 
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.freeze()  # as the service does when it has started
-    gc.set_threshold(COLLECT_AFTER)
-    try:
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(meter)) as runner:
-            runner.run(story())
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)
+    with measured() as (runner, meter):
+        runner.run(story())
     assert not faults, "\n".join(faults)
