@@ -15,7 +15,7 @@ from packbert.model_export.artifact import cpu
 from packbert.model_export.artifact.manifest import MANIFEST, Manifest
 from packbert.model_export.export import export
 from tests import checkpoints
-from tests.export.goldens import Artifact
+from tests.export.goldens import Artifact, changed
 from tests.export.kept import alone, digest, folder_of_this_exporter
 from tests.paths import GOLDEN, SAMPLE
 from tests.serving import running
@@ -56,6 +56,12 @@ def exported(pytestconfig: pytest.Config) -> Callable[..., Artifact]:
 @pytest.fixture(scope="session")
 def bert_artifact(exported: Callable[..., Artifact]) -> Path:
     return exported("bert").root
+
+
+@pytest.fixture(scope="session")
+def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with heads of 4 channels, which no packed kernel takes: a CPU runs its graph for CUDA too."""
+    return changed("bert", tmp_path_factory.mktemp("narrow") / "checkpoint", num_attention_heads=8)
 
 
 class Serve(Protocol):

@@ -32,12 +32,9 @@ class FakeHub:
 
     @contextmanager
     def serve(self) -> Iterator["FakeHub"]:
-        with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self})) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            self.url = f"http://127.0.0.1:{server.server_port}"
+        with serve_in_thread(type("Handler", (_Handler,), {"hub": self})) as self.url:
             yield self
             self.ended.set()
-            server.shutdown()
 
     def variables(self, folder: Path) -> dict[str, str]:
         """For a process that downloads into `folder` from this hub."""
@@ -54,7 +51,36 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Logs nothing."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def answer(
+        self, status: int, content: bytes | memoryview, headers: dict[str, str] | None = None, end: int | None = None
+    ) -> None:
+        """With `end` the connection closes after so many bytes of the content."""
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content[:end])
+        if end is not None:
+            self.close_connection = True
+
+
+@contextmanager
+def serve_in_thread(handler: type[Handler]) -> Iterator[str]:
+    """The URL of a server of these handlers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class _Handler(Handler):
     hub: FakeHub
 
     def do_GET(self) -> None:
@@ -62,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub.requests.append(self.path)
         path = self.path.partition("?")[0]
         if hub.status:
-            self._answer(hub.status, b"")
+            self.answer(hub.status, b"")
         elif hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             self._refuse(
                 403 if "Authorization" in self.headers else 401, "GatedRepo", "Access to this model is restricted"
@@ -82,17 +108,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def log_message(self, *_: object) -> None:
-        """Logs nothing."""
-
     def _names(self) -> list[str]:
         return sorted({*self.hub.files, *NOT_DOWNLOADED})
 
     def _json(self, content: Any) -> None:
-        self._answer(200, json.dumps(content).encode())
+        self.answer(200, json.dumps(content).encode())
 
     def _refuse(self, status: int, code: str, reason: str) -> None:
-        self._answer(status, b"", {"X-Error-Code": code, "X-Error-Message": reason, "X-Repo-Commit": self.hub.commit})
+        self.answer(status, b"", {"X-Error-Code": code, "X-Error-Message": reason, "X-Repo-Commit": self.hub.commit})
 
     def _file(self, name: str) -> None:
         if name not in self.hub.files:
@@ -108,17 +131,4 @@ class _Handler(BaseHTTPRequestHandler):
         if first:
             headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
         half = len(content) // 2 if name == self.hub.cut else None
-        self._answer(206 if first else 200, memoryview(content)[first:], headers, half)
-
-    def _answer(
-        self, status: int, content: bytes | memoryview, headers: dict[str, str] | None = None, end: int | None = None
-    ) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content[:end])
-        if end is not None:
-            self.close_connection = True
+        self.answer(206 if first else 200, memoryview(content)[first:], headers, half)

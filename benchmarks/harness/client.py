@@ -103,11 +103,13 @@ async def ask_once(port: int, request: bytes) -> Outcome:
 
 
 async def metrics(port: int) -> dict[str, float]:
-    text = (await ask_once(port, get("/metrics"))).body.decode()
-    return {
-        name: float(value)
-        for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    }
+    return values_of((await ask_once(port, get("/metrics"))).body.decode())
+
+
+def values_of(text: str) -> dict[str, float]:
+    """Of a scrape: series, with its labels -> value."""
+    lines = text.splitlines()
+    return {name: float(value) for name, value in (one.rsplit(" ", 1) for one in lines if not one.startswith("#"))}
 
 
 def percentile(seconds: list[float], share: float) -> float:

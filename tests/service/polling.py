@@ -8,6 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
+import httpx
+
+from benchmarks.harness.client import values_of
+
 POLL_SECONDS = 0.02
 DEADLINE_SECONDS = 90.0  # for what takes some seconds on a quiet machine
 
@@ -38,6 +42,10 @@ def repeated(work: Callable[[], object], threads: int = 4) -> Iterator[None]:
             stop.set()
     for one in running:
         one.result()
+
+
+def scrape(client: httpx.Client) -> dict[str, float]:
+    return values_of(client.get("/metrics").text)
 
 
 def sum_of(metrics: str, series: str) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from benchmarks.harness.client import values_of
 from packbert.service import errors
 from packbert.service.errors import ServiceError
 from packbert.service.observability.cells import Files
@@ -28,12 +29,6 @@ def text_of(metrics: Metrics) -> str:
 
 def render_metrics(metrics: Metrics) -> dict[str, float]:
     return values_of(text_of(metrics))
-
-
-def values_of(text: str) -> dict[str, float]:
-    """Series, with its labels -> value."""
-    lines = text.splitlines()
-    return {name: float(value) for name, value in (one.rsplit(" ", 1) for one in lines if not one.startswith("#"))}
 
 
 def test_every_series_is_there_before_anything_happens() -> None:

@@ -9,10 +9,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +35,7 @@ from packbert.service.scheduling.batcher import Batcher
 from packbert.service.settings import Settings
 from packbert.service.tasks.flow import Tasks
 from packbert.service.turns import TRACEPARENT
+from tests.hub import Handler, serve_in_thread
 from tests.paths import ROOT
 from tests.service.fakes import FakeRunner, make_queue
 from tests.service.in_process import InProcessClient, InProcessModel, open_tasks
@@ -88,28 +87,16 @@ def values_of(attributes: Any) -> dict[str, Any]:
 def collect() -> Iterator[Collector]:
     collector = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Traces(Handler):
+        def do_POST(self) -> None:  # noqa: N802 - the name that the library calls
             assert self.path == "/v1/traces"
             body = self.rfile.read(int(self.headers["content-length"]))
             collector.bodies.append(gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            kind = {"content-type": "application/x-protobuf"}
+            self.answer(200, ExportTraceServiceResponse().SerializeToString(), kind)
 
-        def log_message(self, *_: object) -> None:
-            """Writes nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector.url = f"http://127.0.0.1:{server.server_port}"
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with serve_in_thread(Traces) as collector.url:
         yield collector
-        server.shutdown()
-        thread.join()
 
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

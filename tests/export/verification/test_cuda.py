@@ -19,7 +19,7 @@ from packbert.model_export.export import export
 from packbert.model_export.families import architecture_of
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.verification.on_cpu import write_portable
-from tests.export.goldens import changed, expected, open_session, run
+from tests.export.goldens import expected, open_session, run
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"
@@ -47,12 +47,6 @@ def attention(artifact: Path, states: np.ndarray, layers: Sequence[int]) -> list
     feeds = {f"hidden.{layer}": state for layer, state in zip(layers, states, strict=True)}
     feeds |= {one.name: states[0, :1] for one in model.get_inputs() if one.name not in feeds}
     return list(model.run([f"attention.{layer}" for layer in layers], feeds))
-
-
-@pytest.fixture(scope="module")
-def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with eight heads of 4 channels, which the packed kernels do not take."""
-    return changed("bert", tmp_path_factory.mktemp("narrow") / "checkpoint", num_attention_heads=8)
 
 
 def answers(artifact: Path, lengths: tuple[int, ...] = (5, 40, 17)) -> list[dict[str, Any]]:

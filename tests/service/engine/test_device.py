@@ -27,7 +27,7 @@ from packbert.service.http.app import create_app
 from packbert.service.models import Models
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
-from tests.export.goldens import Exported, changed
+from tests.export.goldens import Exported
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
 from tests.service.engine.runners import PER_CORE, open_runner
@@ -168,12 +168,6 @@ class CpuAsCuda(CpuSession):
 
     def __init__(self, model: Path) -> None:
         super().__init__(model, threads=1)
-
-
-@pytest.fixture(scope="module")
-def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with eight heads of 4 channels: its graph for CUDA also runs on a CPU."""
-    return changed("bert", tmp_path_factory.mktemp("narrow") / "checkpoint", num_attention_heads=8)
 
 
 @pytest.fixture(scope="module")

@@ -10,18 +10,13 @@ import httpx
 
 from benchmarks.harness.process import ServiceProcess
 from tests.poison import poison_word
-from tests.service.polling import until
-from tests.service.test_metrics import values_of
+from tests.service.polling import scrape, until
 from tests.serving import running
 
 MANY, HALF = ({"inputs": ["a cat and a dog " * 5] * count} for count in (2000, 1000))
 ENDS = ("answered", "failed", "refused", "cancelled", "expired")
 # of the golden BERT: some 2 s for MANY
 slow = {"BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}
-
-
-def metrics(client: httpx.Client) -> dict[str, float]:
-    return values_of(client.get("/metrics").text)
 
 
 def adds_up(values: dict[str, float]) -> bool:
@@ -55,7 +50,7 @@ def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, t
         answers = asyncio.run(crowd(process.url))
         with httpx.Client(base_url=process.url) as client:
             alone = client.post("/embed", json={"inputs": "a cat"})
-            assert adds_up(metrics(client))
+            assert adds_up(scrape(client))
     assert [n for n, answer in enumerate(answers) if answer.status_code != 200] == [2]
     body = answers[2].json()
     assert (answers[2].status_code, body["code"], body["index"]) == (500, "not_finite", 0)
@@ -95,7 +90,7 @@ def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_a
     with ServiceProcess(slow | {"BERT_MODEL": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
         clients = [pool.submit(ask_until_the_end, process.url) for _ in range(8)]
         with httpx.Client(base_url=process.url) as client:
-            until(lambda: metrics(client)["bert_inflight_requests"] >= 4)
+            until(lambda: scrape(client)["bert_inflight_requests"] >= 4)
         assert process.terminate() == 0
         statuses = [one.result() for one in clients]
     assert all(each[:-1] == [200] * (len(each) - 1) and each[-1] == 503 for each in statuses)
@@ -112,7 +107,7 @@ def test_a_large_request_while_draining_gets_503_and_no_reset(bert_artifact: Pat
             late.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert _receive(late, b"}").startswith(b"HTTP/1.1 200 ")
             busy = [pool.submit(client.post, "/embed", json=HALF) for _ in range(4)]
-            until(lambda: metrics(client)["bert_inflight_requests"] >= 3)
+            until(lambda: scrape(client)["bert_inflight_requests"] >= 3)
             process.process.terminate()
             until(lambda: client.post("/embed", json={"inputs": "a cat"}).status_code == 503)  # /ready is so before
             late.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body[:20_000])
@@ -128,7 +123,7 @@ def test_what_does_not_finish_while_draining_gets_503(bert_artifact: Path) -> No
     settings = slow | {"BERT_MODEL": str(bert_artifact), "BERT_DRAIN_SECONDS": "0.3"}
     with running(settings) as (process, client), ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(client.post, "/embed", json=MANY) for _ in range(6)]
-        until(lambda: metrics(client)["bert_inflight_requests"] >= 3)
+        until(lambda: scrape(client)["bert_inflight_requests"] >= 3)
         with httpx.Client(base_url=process.url) as other:
             process.process.terminate()
             until(lambda: other.get("/ready").json()["status"] == "draining")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness.client import values_of
 from packbert.service.engine.device import find_artifact
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.errors import Invalid, Unavailable
@@ -20,7 +21,7 @@ from packbert.service.tasks.flow import answer_request
 from tests.export.goldens import Exported
 from tests.service.engine.changed_files import variants
 from tests.service.fakes import on_loop, opened, until
-from tests.service.test_metrics import render_metrics, values_of
+from tests.service.test_metrics import render_metrics
 
 OLD, NEW = "bert", "bert-labels"
 

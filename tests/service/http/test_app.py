@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.harness.client import values_of
 from packbert.service.errors import TooLarge
 from packbert.service.tasks import sparse, tokens
 from packbert.service.tasks import vectors as token_vectors
 from tests.service.in_process import ask
-from tests.service.test_metrics import values_of
 
 
 def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:

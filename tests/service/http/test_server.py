@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.harness.client import Connection, Outcome, ask_once, get, post
+from benchmarks.harness.client import Connection, Outcome, ask_once, get, post, values_of
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.address import ListenError
 from packbert.service.artifact import open_artifact
@@ -31,7 +31,6 @@ from packbert.service.settings import Settings
 from tests.contract.edge import PROTOCOL
 from tests.service.fakes import FakeTime, settle
 from tests.service.modeless import LOOPS, build_server, modeless, play_server, run_server
-from tests.service.test_metrics import values_of
 
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:

@@ -8,7 +8,7 @@ from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask, serve_in_process
 
 FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
-FIRST, SECOND = "the dog ran home", "it was very tired"  # the pair of tests/golden/makers/make_attention.py
+FIRST, SECOND = "the dog ran home", "it was very tired"  # the pair of tests/golden/makers/make_layers.py
 PAIR = {"text": FIRST, "text_pair": SECOND}
 
 
