@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from packbert.model_export.artifact.manifest import MODEL, TOKENIZER, Manifest
+from packbert.model_export.artifact.manifest import MODEL, TOKENIZER, WEIGHTS, Manifest
 from tests.service.engine.changed_files import with_own_digests
-
-WEIGHTS = "model.onnx.data"
 
 
 def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
