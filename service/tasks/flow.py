@@ -97,7 +97,7 @@ class Tasks:
         return int(self.settings.max_waiting_tokens * BULK_SHARE)
 
     def check_tokens(self, tokens: int, *, cost: str, done: str, way_out: str) -> None:
-        """Raises TooLarge for more than `max_tokens`; {} in the text `cost` stands for their number."""
+        """Raises TooLarge for more than `max_tokens`; {} in the text `cost` is their number, if it is there."""
         if tokens > (most := self.max_tokens):
             limit = f"at most {most} are {done} (nine tenths of BERT_MAX_WAITING_TOKENS)"
             raise TooLarge(f"{cost.format(tokens)}; {limit}: {way_out}")
@@ -207,7 +207,7 @@ async def _run(queue: Batcher, task: Task, chunks: TextChunk | Chunks, result: T
             if chunk.needs_rows:
                 rows, result.rows = result.rows, []
             chunk = await _next(task, later, rows)
-            waited += 0.0 if rows else time.perf_counter() - began
+            waited += time.perf_counter() - began if rows is None else 0.0
         while sent:
             await sent[0].done
             _take(sent.pop(0), result)

@@ -41,7 +41,7 @@ async def score_by_tokens(
     count, width = len(queries), int(tasks.manifest.outputs["multi"].shape[-1])
     query_vectors, scores = list[NDArray[Any]](), list[float]()
 
-    def add(texts: Sequence[tuple[str, EncodedText]], rows: Sequence[Row]) -> None:
+    def add(texts: Sequence[tuple[str, EncodedText]], rows: list[Row]) -> None:
         """Keeps the vectors of queries, scores documents by them, and lets go of the documents' vectors."""
         for (side, tokens), row in zip(texts, rows, strict=True):
             vectors = own_vectors(tasks, side, tokens, row)
@@ -50,6 +50,7 @@ async def score_by_tokens(
                 continue
             best = (query_vectors[len(scores) % count] @ vectors.T).max(axis=1).astype(np.float64)
             scores.append(float(best.mean() if tasks.manifest.sides["query"].averages else best.sum()))
+        rows.clear()  # the callers and the thread may hold the list while the next chunks run
 
     async def chunks() -> Chunks:
         """The queries and then the documents. Raises TooLarge for too many queries."""
