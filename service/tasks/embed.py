@@ -238,14 +238,15 @@ async def similarities(tasks: Tasks, first: Sequence[str], second: Sequence[str]
     """
     count, similarity = len(first), tasks.manifest.embedding.similarity or "cosine"
     # of unit length for a cosine; for another function as `encode` gives them
-    request = EmbeddingFields.model_construct(**dict(fields), normalize=similarity == "cosine" or None)
+    normalize = True if similarity == "cosine" else None
+    request = EmbeddingFields.model_construct(**dict(fields), normalize=normalize)
     task = await embed_texts(tasks, [*first, *second], request, beside=count)
 
-    async def answer(result: TaskResult) -> Floats:
-        vectors = (await task.answer(result)).astype(np.float64)
+    def show(value: Floats, _: TaskResult) -> Floats:
+        vectors = value.astype(np.float64)
         return np.asarray(SIMILARITIES[similarity](vectors[:count], vectors[count:]), np.float32)
 
-    return task._replace(answer=answer)
+    return task.then(show)
 
 
 def locate_behind(name: str, count: int, error: ServiceError) -> None:

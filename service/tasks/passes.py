@@ -27,7 +27,7 @@ Scores = dict[tuple[int, Ids], float]  # index of the mask, ids of a target -> i
 
 def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
     """Raises TooLarge if passes with so many `tokens` in all are more than the queue takes at once."""
-    cost = f"the request takes {passes} passes of the model with {{}} tokens in all"
+    cost = f"the request takes {passes} passes of the model with {tokens} tokens in all"
     tasks.check_tokens(tokens, cost=cost, done="allowed", way_out=way_out)
 
 

@@ -86,8 +86,9 @@ async def tag(tasks: Tasks, request: TagRequest) -> Task:
                 value[index] = _join_windows(value[index])
         return LongList(value) if isinstance(request.inputs, list) else value[0]
 
-    limit: Any = {"cost": "the texts have {} tokens or more", "done": "tagged at once", "way_out": "send it in parts"}
-    return Task(chunks, answer, check_sum(attrgetter("tokens"), partial(tasks.check_tokens, **limit)))
+    cost, way_out = "the texts have {} tokens or more", "send it in parts"
+    check = partial(tasks.check_tokens, cost=cost, done="tagged at once", way_out=way_out)
+    return Task(chunks, answer, check_sum(attrgetter("tokens"), check))
 
 
 def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: TagParameters) -> list[Tagged]:

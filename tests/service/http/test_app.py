@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.harness.client import values_of
 from packbert.service.errors import TooLarge
 from packbert.service.tasks import sparse, tokens
 from packbert.service.tasks import vectors as token_vectors
 from tests.service.in_process import ask
+from tests.service.polling import scrape
 
 
 def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:
@@ -70,9 +70,9 @@ def test_a_text_is_cut_where_the_request_says_so(server: httpx.Client) -> None:
 
 def test_targets_share_the_passes_of_their_common_beginnings(server: httpx.Client) -> None:
     def tokens(*targets: str) -> float:
-        before = values_of(server.get("/metrics").text)
+        before = scrape(server)
         ask(server, "/fill-mask", inputs="the [MASK]", targets=list(targets))
-        after, name = values_of(server.get("/metrics").text), "bert_request_tokens_sum"
+        after, name = scrape(server), "bert_request_tokens_sum"
         return after[name] - before[name]
 
     assert tokens("walked") == 2 * 5  # [CLS] the and two pieces [SEP], twice
